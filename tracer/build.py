@@ -1,0 +1,243 @@
+"""Builds traces: interns pure values, keeps the stack of open regions, states types.
+
+The recorder drives a `Builder` while the user's function runs; passes use one to build what they
+rewrite to. It checks operand types against the operation table, so a trace is well typed by
+construction.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from khaljit.tracer.dtypes import DType, bf16, bool_, f16, f32, f64, index
+from khaljit.tracer.errors import Site
+from khaljit.tracer.ir import Access, Memory, Region, Value
+from khaljit.tracer.ops import OPS, Op, TypingError
+
+__all__ = ["Builder", "constant", "to_bits", "to_number"]
+
+_FLOAT_FORMATS: Final = {f16: ("<e", "<H"), f32: ("<f", "<I"), f64: ("<d", "<Q")}
+
+
+def to_bits(dtype: DType, number: int | float | bool) -> int:
+    """The bits of a number in a type; integers wrap, floats round to nearest even.
+
+    >>> hex(to_bits(f32, 1.0))
+    '0x3f800000'
+    """
+    if dtype is bool_:
+        return int(bool(number))
+    if not dtype.is_float:
+        return int(number) & ((1 << (dtype.bits or 64)) - 1)
+    value = float(number)
+    if dtype is bf16:
+        if value != value:
+            return 0x7FC0
+        # Round to odd in f32 first, so that rounding again to bf16 is as good as rounding once.
+        wide = to_bits(f32, value)
+        back = to_number(f32, wide)
+        if back != value and not wide & 1:
+            wide += 1 if abs(float(back)) < abs(value) else -1
+        return (wide + 0x7FFF + (wide >> 16 & 1)) >> 16
+    packed, raw = _FLOAT_FORMATS[dtype]
+    try:
+        return int(struct.unpack(raw, struct.pack(packed, value))[0])
+    except OverflowError:  # past the largest finite number: infinity, as rounding to nearest has it
+        infinity = float("inf") if value > 0 else float("-inf")
+        return int(struct.unpack(raw, struct.pack(packed, infinity))[0])
+
+
+def to_number(dtype: DType, bits: int) -> int | float | bool:
+    """The number that some bits of a type stand for.
+
+    >>> to_number(f32, 0x3f800000)
+    1.0
+    """
+    if dtype is bool_:
+        return bool(bits)
+    if dtype is bf16:
+        return to_number(f32, bits << 16)
+    if dtype.is_float:
+        packed, raw = _FLOAT_FORMATS[dtype]
+        return float(struct.unpack(packed, struct.pack(raw, bits))[0])
+    width = dtype.bits or 64
+    if dtype.is_signed and bits >> (width - 1):
+        return bits - (1 << width)
+    return bits
+
+
+def constant(value: Value) -> int | float | bool | None:
+    """The number of a ``CONST`` value; None for any other value."""
+    if value.op is not Op.CONST:
+        return None
+    assert isinstance(value.attr, int)
+    return to_number(value.type, value.attr)
+
+
+@dataclass(slots=True)
+class _OpenRegion:
+    params: tuple[Value, ...]
+    body: list[Value] = field(default_factory=list)
+    end: Value | None = None
+
+
+@final
+class Builder:
+    """Builds one trace's values and regions.
+
+    Attributes:
+        at: the source site given to what is built next.
+    """
+
+    def __init__(self) -> None:
+        self.at: Site | None = None
+        self._interned: Final[dict[tuple[object, ...], Value]] = {}
+        self._open: Final[list[_OpenRegion]] = []
+
+    # Pure values.
+
+    def pure(
+        self, op: Op, args: tuple[Value, ...] = (), attr: object = None, dtype: DType | None = None
+    ) -> Value:
+        """The one value of this operation on these operands. ``dtype`` where no rule gives it."""
+        info = OPS[op]
+        assert not info.effect, f"{op.value} is an effect"
+        if info.commutative and args[0].op is Op.CONST and args[1].op is not Op.CONST:
+            args = (args[1], args[0])
+        key = (op, dtype, args, attr)
+        found = self._interned.get(key)
+        if found is not None:
+            return found
+        if info.arity is not None and info.arity != len(args):
+            raise TypingError(f"{op.value} takes {info.arity} operands, not {len(args)}")
+        result = dtype if info.result is None else info.result(*(arg.type for arg in args))
+        value = Value(op, result, args, attr, (), self.at)
+        self._interned[key] = value
+        return value
+
+    def const(self, dtype: DType, number: int | float | bool) -> Value:
+        """A constant; see `to_bits` for how the number becomes the type's."""
+        return self.pure(Op.CONST, attr=to_bits(dtype, number), dtype=dtype)
+
+    def const_bits(self, dtype: DType, bits: int) -> Value:
+        return self.pure(Op.CONST, attr=bits, dtype=dtype)
+
+    def scalar(self, number: int, dtype: DType) -> Value:
+        return self.pure(Op.SCALAR, attr=number, dtype=dtype)
+
+    def memory(self, memory: Memory) -> Value:
+        return self.pure(Op.MEMORY, attr=memory)
+
+    def id(self, name: str, axis: int = 0) -> Value:
+        return self.pure(Op.ID, attr=(name, axis), dtype=index)
+
+    def shape(self, memory: Value, axis: int) -> Value:
+        """The extent of an axis; a constant where the memory's shape is fixed."""
+        assert isinstance(memory.attr, Memory)
+        extent = memory.attr.shape[axis]
+        if extent is not None:
+            return self.const(index, extent)
+        return self.pure(Op.SHAPE, (memory,), axis, index)
+
+    def stride(self, memory: Value, axis: int) -> Value:
+        return self.pure(Op.STRIDE, (memory,), axis, index)
+
+    def cast(self, value: Value, dtype: DType) -> Value:
+        return value if value.dtype is dtype else self.pure(Op.CAST, (value,), dtype=dtype)
+
+    def bitcast(self, value: Value, dtype: DType) -> Value:
+        if value.type.bits != dtype.bits:
+            raise TypingError(f"bitcast from {value.type.name} to {dtype.name}")
+        return value if value.dtype is dtype else self.pure(Op.BITCAST, (value,), dtype=dtype)
+
+    def select(self, condition: Value, yes: Value, no: Value) -> Value:
+        return self.pure(Op.SELECT, (condition, yes, no))
+
+    def logical_not(self, condition: Value) -> Value:
+        """``not`` of a bool, cancelling a double one."""
+        if condition.op is Op.NOT:
+            return condition.args[0]
+        return self.pure(Op.NOT, (condition,))
+
+    # Effects.
+
+    def effect(
+        self,
+        op: Op,
+        args: tuple[Value, ...] = (),
+        attr: object = None,
+        dtype: DType | None = None,
+        regions: tuple[Region, ...] = (),
+    ) -> Value:
+        """Append an effect to the innermost open region."""
+        region = self._open[-1]
+        assert region.end is None, "nothing follows the end of a region"
+        value = Value(op, dtype, args, attr, regions, self.at)
+        region.body.append(value)
+        return value
+
+    def load(self, memory: Value, indices: tuple[Value, ...], dtype: DType, access: Access) -> Value:
+        return self.effect(Op.LOAD, (memory, *indices), access, dtype)
+
+    def store(
+        self, memory: Value, indices: tuple[Value, ...], value: Value, access: Access
+    ) -> Value:
+        return self.effect(Op.STORE, (memory, *indices, value), access)
+
+    # Regions.
+
+    def open(self, param_types: Sequence[DType] = ()) -> tuple[Value, ...]:
+        """Open a region inside the innermost open one; gives its parameters."""
+        params = tuple(
+            Value(Op.PARAM, dtype, (), k, (), self.at) for k, dtype in enumerate(param_types)
+        )
+        self._open.append(_OpenRegion(params))
+        return params
+
+    def end(self, op: Op, args: tuple[Value, ...] = ()) -> Value:
+        """End the innermost open region (it stays open until `close`)."""
+        region = self._open[-1]
+        assert region.end is None, "a region ends once"
+        region.end = Value(op, None, args, None, (), self.at)
+        return region.end
+
+    @property
+    def ended(self) -> bool:
+        """Whether the innermost open region has its end, so that nothing can follow."""
+        return self._open[-1].end is not None
+
+    @property
+    def depth(self) -> int:
+        """Number of open regions."""
+        return len(self._open)
+
+    def close(self) -> Region:
+        """Close the innermost open region, which must have been ended."""
+        region = self._open.pop()
+        assert region.end is not None, "a region is ended before it is closed"
+        return Region(region.params, tuple(region.body), region.end)
+
+    def if_(self, condition: Value, then: Region, orelse: Region) -> tuple[Value, ...]:
+        """Append an ``if``; gives its results, whose types are those that its arms yield."""
+        assert condition.dtype is bool_
+        types: tuple[DType, ...] = ()
+        for arm in (then, orelse):
+            if arm.end.op is Op.YIELD:
+                types = tuple(value.type for value in arm.end.args)
+        node = self.effect(Op.IF, (condition,), types, None, (then, orelse))
+        return self._results(node, types)
+
+    def loop(
+        self, initial: tuple[Value, ...], body: Region, types: tuple[DType, ...]
+    ) -> tuple[Value, ...]:
+        """Append a ``loop``; gives its results, whose types (``types``) its breaks carry."""
+        node = self.effect(Op.LOOP, initial, types, None, (body,))
+        return self._results(node, types)
+
+    def _results(self, node: Value, types: tuple[DType, ...]) -> tuple[Value, ...]:
+        return tuple(
+            self.pure(Op.RESULT, (node,), k, dtype) for k, dtype in enumerate(types)
+        )

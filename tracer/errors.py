@@ -1,0 +1,149 @@
+"""The exception tree.
+
+    KhaljitError
+    ├── TraceError            the kernel's Python cannot be recorded
+    ├── CapabilityError       the target lacks something that the kernel needs
+    ├── ArgumentError         what was passed does not fit the kernel or the call
+    │   ├── ArgumentTypeError       also a TypeError
+    │   ├── ArgumentValueError      also a ValueError
+    │   └── ArgumentOverflowError   also an OverflowError
+    ├── DeviceError           a device is missing, lost, or refused a command
+    ├── KernelError           reported by a kernel that ran: a failed assert, an index out of bounds
+    ├── CacheError            the cache failed and KHALJIT_CACHE_STRICT=1 asked for an error
+    └── InternalError         a defect of khaljit itself
+
+Every message says what is wrong, where in the user's kernel, and how to mend it. Catch by class,
+never by text.
+"""
+
+from __future__ import annotations
+
+import linecache
+from dataclasses import dataclass
+from types import CodeType
+from typing import Final, final
+
+__all__ = [
+    "ArgumentError",
+    "ArgumentOverflowError",
+    "ArgumentTypeError",
+    "ArgumentValueError",
+    "CacheError",
+    "CapabilityError",
+    "DeviceError",
+    "InternalError",
+    "KernelError",
+    "KhaljitError",
+    "Site",
+    "TraceError",
+]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Site:
+    """A place in the user's source: a line and, where they are known, its columns.
+
+    Columns count UTF-8 bytes from 0, as CPython's position tables do.
+    """
+
+    file: str
+    line: int
+    start: int | None = None
+    end: int | None = None
+
+    @classmethod
+    def of_instruction(cls, code: CodeType, offset: int) -> Site:
+        """The source span of the bytecode instruction at a byte offset."""
+        positions: Final = list(code.co_positions())
+        line, last, start, end = positions[offset // 2]
+        if last != line:  # the caret stays on the first line of a longer expression
+            end = None
+        return cls(code.co_filename, line or code.co_firstlineno, start, end)
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+    def excerpt(self) -> str:
+        """The source line with a caret line below it; empty when the source is not at hand."""
+        source = linecache.getline(self.file, self.line).rstrip("\n")
+        if not source.strip():
+            return ""
+        body = source.lstrip()
+        if self.start is None:
+            return f"    {body}"
+        margin = len(source) - len(body)
+        encoded = source.encode()
+        start = len(encoded[: self.start].decode(errors="replace"))
+        end = len(source)
+        if self.end is not None:
+            end = len(encoded[: self.end].decode(errors="replace"))
+        width = max(1, end - start)
+        return f"    {body}\n    {' ' * (start - margin)}{'^' * width}"
+
+
+class KhaljitError(Exception):
+    """Base of all errors that khaljit raises on purpose.
+
+    Args:
+        message: what is wrong, in one sentence.
+        at: the place in the user's kernel, where there is one.
+        mend: what to do about it.
+    """
+
+    def __init__(self, message: str, *, at: Site | None = None, mend: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.at = at
+        self.mend = mend
+
+    def __str__(self) -> str:
+        lines = [self.message]
+        if self.at is not None:
+            lines.append(f"  at {self.at}")
+            excerpt = self.at.excerpt()
+            if excerpt:
+                lines.append(excerpt)
+        if self.mend is not None:
+            lines.append(f"  mend: {self.mend}")
+        return "\n".join(lines)
+
+
+class TraceError(KhaljitError):
+    """The kernel's Python cannot be recorded."""
+
+
+class CapabilityError(KhaljitError):
+    """The target lacks something that the kernel needs."""
+
+
+class ArgumentError(KhaljitError):
+    """What was passed does not fit the kernel or the call."""
+
+
+class ArgumentTypeError(ArgumentError, TypeError):
+    """An argument has the wrong type, dtype or number of dimensions, or there are too many."""
+
+
+class ArgumentValueError(ArgumentError, ValueError):
+    """An argument or grid has a value that cannot be used."""
+
+
+class ArgumentOverflowError(ArgumentError, OverflowError):
+    """A number does not fit the dtype that it is passed as."""
+
+
+class DeviceError(KhaljitError):
+    """A device is missing, lost, or refused a command."""
+
+
+class KernelError(KhaljitError):
+    """Reported by a kernel that ran: a failed assert, or an index out of bounds in debug mode."""
+
+
+class CacheError(KhaljitError):
+    """The cache failed and ``KHALJIT_CACHE_STRICT=1`` asked for an error."""
+
+
+class InternalError(KhaljitError):
+    """A defect of khaljit itself; please report it with the message."""
