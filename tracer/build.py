@@ -15,7 +15,7 @@ from typing import Final, final
 from khaljit.tracer.dtypes import DType, bf16, bool_, f16, f32, f64, index
 from khaljit.tracer.errors import Site
 from khaljit.tracer.ir import Access, Memory, Region, Value
-from khaljit.tracer.ops import OPS, Op, TypingError
+from khaljit.tracer.ops import ENDS, OPS, Op, TypingError
 
 __all__ = ["Builder", "constant", "to_bits", "to_number"]
 
@@ -179,7 +179,9 @@ class Builder:
         region.body.append(value)
         return value
 
-    def load(self, memory: Value, indices: tuple[Value, ...], dtype: DType, access: Access) -> Value:
+    def load(
+        self, memory: Value, indices: tuple[Value, ...], dtype: DType, access: Access
+    ) -> Value:
         return self.effect(Op.LOAD, (memory, *indices), access, dtype)
 
     def store(
@@ -204,21 +206,39 @@ class Builder:
         region.end = Value(op, None, args, None, (), self.at)
         return region.end
 
+    @staticmethod
+    def complete(end: Value, args: tuple[Value, ...]) -> None:
+        """Give a region's end its operands late: what leaves a loop is known at its close."""
+        assert end.op in ENDS, end.op
+        assert not end.args
+        end.args = args  # type: ignore[misc]  # final from here on
+
     @property
     def ended(self) -> bool:
         """Whether the innermost open region has its end, so that nothing can follow."""
         return self._open[-1].end is not None
 
     @property
-    def depth(self) -> int:
-        """Number of open regions."""
-        return len(self._open)
+    def effects(self) -> int:
+        """Number of effects in the innermost open region so far."""
+        return len(self._open[-1].body)
 
     def close(self) -> Region:
         """Close the innermost open region, which must have been ended."""
         region = self._open.pop()
         assert region.end is not None, "a region is ended before it is closed"
         return Region(region.params, tuple(region.body), region.end)
+
+    def snapshot(self) -> tuple[int, int]:
+        """Where building stands, for `rollback`."""
+        return len(self._open), len(self._open[-1].body)
+
+    def rollback(self, snapshot: tuple[int, int]) -> None:
+        """Forget the effects built and the regions opened since a snapshot."""
+        depth, length = snapshot
+        del self._open[depth:]
+        del self._open[-1].body[length:]
+        self._open[-1].end = None
 
     def if_(self, condition: Value, then: Region, orelse: Region) -> tuple[Value, ...]:
         """Append an ``if``; gives its results, whose types are those that its arms yield."""
@@ -238,6 +258,4 @@ class Builder:
         return self._results(node, types)
 
     def _results(self, node: Value, types: tuple[DType, ...]) -> tuple[Value, ...]:
-        return tuple(
-            self.pure(Op.RESULT, (node,), k, dtype) for k, dtype in enumerate(types)
-        )
+        return tuple(self.pure(Op.RESULT, (node,), k, dtype) for k, dtype in enumerate(types))

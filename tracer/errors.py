@@ -19,9 +19,9 @@ never by text.
 from __future__ import annotations
 
 import linecache
-from dataclasses import dataclass
+from itertools import islice
 from types import CodeType
-from typing import Final, final
+from typing import final
 
 __all__ = [
     "ArgumentError",
@@ -40,26 +40,65 @@ __all__ = [
 
 
 @final
-@dataclass(frozen=True, slots=True)
 class Site:
     """A place in the user's source: a line and, where they are known, its columns.
 
-    Columns count UTF-8 bytes from 0, as CPython's position tables do.
+    Columns count UTF-8 bytes from 0, as CPython's position tables do. A site made from a bytecode
+    instruction looks its position up when it is first asked for, since most are never asked.
     """
 
-    file: str
-    line: int
-    start: int | None = None
-    end: int | None = None
+    __slots__ = ("_code", "_offset", "_span")
+
+    def __init__(
+        self, file: str, line: int, start: int | None = None, end: int | None = None
+    ) -> None:
+        self._code: CodeType | None = None
+        self._offset = 0
+        self._span: tuple[str, int, int | None, int | None] | None = (file, line, start, end)
 
     @classmethod
     def of_instruction(cls, code: CodeType, offset: int) -> Site:
         """The source span of the bytecode instruction at a byte offset."""
-        positions: Final = list(code.co_positions())
-        line, last, start, end = positions[offset // 2]
-        if last != line:  # the caret stays on the first line of a longer expression
-            end = None
-        return cls(code.co_filename, line or code.co_firstlineno, start, end)
+        site = cls.__new__(cls)
+        site._code = code
+        site._offset = offset
+        site._span = None
+        return site
+
+    def _resolve(self) -> tuple[str, int, int | None, int | None]:
+        if self._span is None:
+            assert self._code is not None
+            positions = next(islice(self._code.co_positions(), self._offset // 2, None))
+            line, last, start, end = positions
+            if last != line:  # the caret stays on the first line of a longer expression
+                end = None
+            self._span = (self._code.co_filename, line or self._code.co_firstlineno, start, end)
+        return self._span
+
+    @property
+    def file(self) -> str:
+        return self._resolve()[0]
+
+    @property
+    def line(self) -> int:
+        return self._resolve()[1]
+
+    @property
+    def start(self) -> int | None:
+        return self._resolve()[2]
+
+    @property
+    def end(self) -> int | None:
+        return self._resolve()[3]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Site) and self._resolve() == other._resolve()
+
+    def __hash__(self) -> int:
+        return hash(self._resolve())
+
+    def __repr__(self) -> str:
+        return f"Site({', '.join(repr(part) for part in self._resolve())})"
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"

@@ -136,6 +136,9 @@ class Op(enum.Enum):
     CONTINUE = "continue"
     RETURN = "return"
 
+    # By identity: operations are keys in every table, and Enum hashes names in Python.
+    __hash__ = object.__hash__
+
     def __repr__(self) -> str:
         return self.value
 
@@ -319,4 +322,6 @@ OPS: Final[dict[Op, OpInfo]] = {
 COMPARISONS: Final = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE})
 ENDS: Final = frozenset({Op.YIELD, Op.BREAK, Op.CONTINUE, Op.RETURN})
 # Elementary functions, the part of the table that the legaliser expands.
-MATH: Final = frozenset(op for op in Op if list(Op).index(Op.EXP) <= list(Op).index(op) <= list(Op).index(Op.LGAMMA))
+MATH: Final = frozenset(
+    op for op in Op if list(Op).index(Op.EXP) <= list(Op).index(op) <= list(Op).index(Op.LGAMMA)
+)

@@ -1,0 +1,210 @@
+"""The index: which entries there are, how large they are, and which go first.
+
+It is a diskcache with a disk of our own. It is opened to write only: a process that finds all it
+needs never imports it. What it says is a matter of space and never of truth, as each entry proves
+itself. Laws:
+
+* Nothing is pickled or unpickled, whatever stands in the database: keys are text, values are bytes
+  in files, anything else is refused.
+* A lock that others hold is waited for `PATIENCE` seconds, no longer.
+* A file that the index does not know is taken in, when a write happens to look at its folder.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, Final, final
+
+import diskcache  # type: ignore[import-untyped]  # it has no types
+from diskcache.core import MODE_BINARY  # type: ignore[import-untyped]  # it has no types
+
+from khaljit.cache.files import ABANDONED, Files, identity_of, is_entry
+
+__all__ = ["FAILURES", "Index"]
+
+PATIENCE: Final = 2.0
+BATCH: Final = 16
+
+FAILURES: Final = (OSError, sqlite3.Error, diskcache.Timeout)
+"""What a write can fail with, through no fault of ours."""
+
+
+@final
+class EntryDisk(diskcache.Disk):  # type: ignore[misc]  # it has no types
+    """Keys are text and values are entries' bytes, in files that `Files` names."""
+
+    def __init__(self, directory: str, **settings: object) -> None:
+        super().__init__(directory)
+        self._files: Final = Files(directory)
+
+    def put(self, key: object) -> tuple[str, bool]:
+        if not isinstance(key, str):
+            raise TypeError("keys are text")
+        return str(key), True
+
+    def get(self, key: object, raw: object) -> str:
+        if not isinstance(key, str) or not raw:
+            raise TypeError("keys are text")
+        return key
+
+    def store(self, value: object, read: bool, key: object = None) -> tuple[int, int, str, None]:
+        if not isinstance(value, bytes) or not isinstance(key, str) or read:
+            raise TypeError("values are bytes")
+        return len(value), int(MODE_BINARY), self._files.publish(key, value), None
+
+    def fetch(self, mode: object, filename: object, value: object, read: bool) -> bytes:
+        if mode != MODE_BINARY or not isinstance(filename, str) or not is_entry(filename) or read:
+            raise TypeError("values are bytes in files")
+        return self._files.read(filename)
+
+    def remove(self, file_path: object) -> None:
+        if isinstance(file_path, str):
+            self._files.remove(file_path)
+
+
+@final
+class _Database(diskcache.Cache):  # type: ignore[misc]  # it has no types
+    """A diskcache that does not wait for a minute when the database is locked."""
+
+    @property
+    def _sql_retry(self) -> Callable[..., Any]:
+        execute: Callable[..., Any] = self._sql
+        deadline = time.monotonic() + PATIENCE
+
+        def retry(*args: object) -> Any:
+            while True:
+                try:
+                    return execute(*args)
+                except sqlite3.OperationalError as error:
+                    if "locked" not in str(error) or time.monotonic() > deadline:
+                        raise
+                    time.sleep(0.002)
+
+        return retry
+
+
+@final
+class Index:
+    """The index of a store's files. Every method may raise one of `FAILURES`."""
+
+    def __init__(self, files: Files, limit: int) -> None:
+        self._files: Final = files
+        self._limit: Final = limit
+        self.mended = False
+        """Whether the database was damaged and begun again. Files are the truth, so nothing was
+        lost but the order of eviction."""
+        try:
+            self._cache = _connect(files.root, limit)
+        except (sqlite3.Error, TypeError, ValueError) as error:
+            self._mend(error)
+
+    def put(self, identity: str, data: bytes) -> None:
+        """Write an entry's file and its row, then keep to the bound."""
+        try:
+            self._put(identity, data)
+        except sqlite3.Error as error:
+            self._mend(error)
+            self._put(identity, data)
+
+    def _put(self, identity: str, data: bytes) -> None:
+        self._cache.set(identity, data)
+        self._adopt(random.choice(self._files.folders()))
+        self._trim()
+
+    def clear(self) -> None:
+        """Delete every entry that has a row."""
+        self._cache.clear()
+
+    def close(self) -> None:
+        self._cache.close()
+
+    def _mend(self, error: Exception) -> None:
+        """Move a damaged database away and begin again; other errors are raised again."""
+        if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
+            raise error  # locked, full, read-only: not the database's own fault
+        self.mended = True
+        away = os.path.join(self._files.root, "quarantine")
+        os.makedirs(away, mode=0o700, exist_ok=True)
+        for name in ("cache.db-journal", "cache.db"):  # a journal is of one database only
+            with suppress(FileNotFoundError):
+                os.replace(os.path.join(self._files.root, name), os.path.join(away, name))
+        self._cache = _connect(self._files.root, self._limit)
+
+    def _adopt(self, folder: str) -> None:
+        """Take in what a writer left without a row when it was killed, or a lost index knew.
+
+        Files of the last hour are left alone: their writers may be about to do it.
+        """
+        known = None
+        for name, status in self._files.in_folder(folder):
+            if time.time() - status.st_ctime < ABANDONED:
+                continue
+            if known is None:
+                known = self._names(folder)
+            identity = identity_of(name)
+            if identity not in known:
+                self._insert(identity, name, status)
+            elif known[identity] != name:
+                self._files.remove(name)  # replaced, and its writer died before deleting it
+
+    def _names(self, folder: str) -> dict[str, str]:
+        """The files that the index knows in one folder."""
+        rows = self._cache._sql(
+            "SELECT key, filename FROM Cache WHERE key >= ? AND key < ? AND raw = 1",
+            (folder, folder + "g"),  # the digit after f
+        )
+        return dict(rows.fetchall())
+
+    def _insert(self, identity: str, name: str, status: os.stat_result) -> None:
+        columns = (None, None, status.st_size, int(MODE_BINARY), name, None)
+        with self._cache._transact() as (sql, _):
+            found = sql("SELECT 1 FROM Cache WHERE key = ? AND raw = 1", (identity,)).fetchall()
+            if not found:
+                self._cache._row_insert(identity, True, status.st_mtime, columns)
+
+    def _trim(self) -> None:
+        """Delete what was not used for the longest, until the bound is kept.
+
+        Readers write nothing but their file's time, so a row whose file is newer is first brought
+        up to date.
+        """
+        while self._cache.volume() > self._cache.size_limit:
+            with self._cache._transact() as (sql, cleanup):
+                rows = sql(
+                    "SELECT rowid, filename, access_time FROM Cache ORDER BY access_time LIMIT ?",
+                    (BATCH,),
+                ).fetchall()
+                if not rows:
+                    return
+                for row, name, known in rows:
+                    used = self._last_use(name)
+                    if used > known:
+                        sql("UPDATE Cache SET access_time = ? WHERE rowid = ?", (used, row))
+                    else:
+                        sql("DELETE FROM Cache WHERE rowid = ?", (row,))
+                        cleanup(name)
+
+    def _last_use(self, name: object) -> float:
+        try:
+            return min(os.stat(os.path.join(self._files.root, str(name))).st_mtime, time.time())
+        except OSError:
+            return 0.0
+
+
+def _connect(root: str, limit: int) -> Any:
+    return _Database(
+        root,
+        timeout=PATIENCE,
+        disk=EntryDisk,
+        size_limit=limit,
+        cull_limit=0,  # `_trim` does it
+        eviction_policy="least-recently-used",
+        sqlite_journal_mode="truncate",  # works on network file systems, unlike "wal"
+        sqlite_synchronous=0,  # what a power failure breaks is begun again
+        sqlite_mmap_size=0,
+    )

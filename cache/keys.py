@@ -1,0 +1,62 @@
+"""Keys: the name of an entry is the hash of everything that went into it.
+
+Laws:
+
+* Each input goes in under its name and length, so no two layouts of inputs can collide.
+* The order in which inputs are given means nothing.
+* A key carries its material, all of it: an entry is believed only where the material is equal too,
+  so a collision of hashes costs a miss and never gives wrong code.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+import xxhash
+
+__all__ = ["SCHEMA", "Key", "key", "parts_of"]
+
+SCHEMA: Final = 1
+"""Counts changes of what is hashed, or how."""
+
+
+@final
+class Key(str):
+    """32 hexadecimal digits, with the material that they are the hash of."""
+
+    __slots__ = ("__dict__",)
+
+    material: bytes
+
+    @classmethod
+    def of(cls, material: bytes) -> Key:
+        """The key of material that `key` once made."""
+        made = cls(xxhash.xxh3_128_hexdigest(material))
+        made.material = material
+        return made
+
+
+def key(**parts: bytes) -> Key:
+    """The key of named inputs."""
+    pieces = [f"khaljit {SCHEMA}\n".encode()]
+    for name, part in sorted(parts.items()):
+        pieces += (f"{name} {len(part)}\n".encode(), part, b"\n")
+    return Key.of(b"".join(pieces))
+
+
+def parts_of(material: bytes) -> dict[str, bytes]:
+    """The named inputs again; raises ValueError where the material is none of `key`'s."""
+    head = f"khaljit {SCHEMA}\n".encode()
+    if not material.startswith(head):
+        raise ValueError("key material of another schema")
+    parts: dict[str, bytes] = {}
+    at = len(head)
+    while at < len(material):
+        end = material.index(b"\n", at)
+        name, length = material[at:end].decode().rsplit(" ", 1)
+        at = end + 1 + int(length)
+        parts[name] = material[end + 1 : at]
+        if material[at : at + 1] != b"\n":
+            raise ValueError("key material is cut short")
+        at += 1
+    return parts

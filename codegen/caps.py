@@ -1,0 +1,144 @@
+"""What each target can do: one row a target, read by the legaliser, errors, tests and tables.
+
+Nothing else asks which target it is. A row lists what a code generator takes as it is; whatever
+else a trace holds, the legaliser rewrites into that or refuses with a CapabilityError.
+
+To add a target: its row in `ROWS`. To add an operation that a target takes: its entry in the row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final, final
+
+from khaljit.tracer.dtypes import (
+    ALL,
+    INTEGERS,
+    DType,
+    bf16,
+    bool_,
+    f16,
+    f32,
+    f64,
+)
+from khaljit.tracer.ir import ATOMICS
+from khaljit.tracer.ops import Op
+
+__all__ = ["ROWS", "Caps", "row"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """What a target takes.
+
+    Attributes:
+        name: of the target, as it stands in keys and messages.
+        dtypes: types that values may have. The 16-bit floats outside this set are carried as
+            u16, in memory too; any other type outside it is refused.
+        ops: operations with the types that they work in: the type of the operand, the selected
+            type for ``SELECT``. Casts stand in ``casts``; constants, ids and the like are always
+            taken.
+        casts: pairs of source and destination.
+        atomics: (kind, type) of the atomic operations that are taken as they are.
+        prints: whether kernels can print.
+        max_workgroup: most invocations of a workgroup.
+        max_workgroup_size: most invocations of a workgroup along x, y and z.
+        shared_bytes: most bytes of shared memory of a workgroup.
+        subgroups: sizes that subgroups may have.
+    """
+
+    name: str
+    dtypes: frozenset[DType]
+    ops: frozenset[tuple[Op, DType]]
+    casts: frozenset[tuple[DType, DType]]
+    atomics: frozenset[tuple[str, DType]]
+    prints: bool
+    max_workgroup: int
+    max_workgroup_size: tuple[int, int, int]
+    shared_bytes: int
+    subgroups: tuple[int, ...]
+
+    def takes(self, op: Op, dtype: DType) -> bool:
+        """Whether an operation is taken as it is in a type."""
+        return (op, dtype) in self.ops
+
+
+# Operations of the LLVM targets by the kind of type. Shifts are taken with amounts below the width
+# only, which the legaliser sees to; division by TRUNCDIV and TRUNCMOD.
+_SHIFTS: Final = frozenset({Op.SHL, Op.SHR})
+_COMPARISONS: Final = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE})
+_BITWISE: Final = frozenset({Op.AND, Op.OR, Op.XOR, Op.NOT})
+_ARITHMETIC: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.ABS, Op.MIN, Op.MAX})
+_INTEGER_OPS: Final = (
+    _ARITHMETIC
+    | _SHIFTS
+    | _COMPARISONS
+    | _BITWISE
+    | {Op.MULHI, Op.TRUNCDIV, Op.TRUNCMOD, Op.MINIMUM, Op.MAXIMUM, Op.SELECT, Op.BITCAST}
+    | {Op.POPCOUNT, Op.CLZ, Op.CTZ, Op.REVERSE_BITS}
+)
+_ROUNDING: Final = frozenset({Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND})
+_FLOAT_OPS: Final = (
+    _ARITHMETIC
+    | _COMPARISONS
+    | _ROUNDING
+    | {Op.DIV, Op.MINIMUM, Op.MAXIMUM, Op.FMA, Op.SQRT, Op.SELECT, Op.BITCAST}
+)
+_BOOL_OPS: Final = _BITWISE | {Op.EQ, Op.NE, Op.SELECT}
+_WORDS: Final = tuple(t for t in ALL if t not in (f16, bf16))
+
+
+def _llvm(name: str, *, half: bool, fma: bool, rounding: bool) -> Caps:
+    """The row of an LLVM target from the instructions that it has without calling a library."""
+    ops = {(op, dtype) for dtype in INTEGERS for op in _INTEGER_OPS}
+    ops |= {(op, dtype) for dtype in (f32, f64) for op in _FLOAT_OPS}
+    ops |= {(op, bool_) for op in _BOOL_OPS}
+    if not fma:
+        ops -= {(Op.FMA, f32), (Op.FMA, f64)}
+    if not rounding:
+        ops -= {(op, dtype) for op in _ROUNDING for dtype in (f32, f64)}
+    casts = {(a, b) for a in _WORDS for b in _WORDS if a is not b}
+    if half:
+        casts |= {(f16, f32), (f32, f16)}
+        ops.add((Op.BITCAST, f16))
+    atomics = {(kind, dtype) for kind in ATOMICS for dtype in INTEGERS}
+    return Caps(
+        name=f"llvm:{name}",
+        dtypes=frozenset(_WORDS) | ({f16} if half else set()),
+        ops=frozenset(ops),
+        casts=frozenset(casts),
+        atomics=frozenset(atomics),
+        prints=False,
+        max_workgroup=1024,
+        max_workgroup_size=(1024, 1024, 1024),
+        shared_bytes=1 << 18,
+        subgroups=(1, 2, 4, 8, 16, 32, 64),
+    )
+
+
+_V1: Final = _llvm("x86-64", half=False, fma=False, rounding=False)
+_V2: Final = _llvm("x86-64-v2", half=False, fma=False, rounding=True)
+_V3: Final = _llvm("x86-64-v3", half=True, fma=True, rounding=True)
+
+ROWS: Final = {
+    caps.name: caps
+    for caps in (
+        _V1,
+        _V2,
+        _V3,
+        replace(_V3, name="llvm:x86-64-v4"),
+        replace(_V3, name="llvm:aarch64"),
+    )
+}
+
+
+def row(name: str) -> Caps:
+    """The row of a target; KeyError when there is none.
+
+    >>> row("llvm:x86-64-v3").takes(Op.FMA, f32)
+    True
+    >>> row("llvm:x86-64").takes(Op.FMA, f32)
+    False
+    """
+    return ROWS[name]

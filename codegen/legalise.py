@@ -1,0 +1,217 @@
+"""Turns a lowered trace into a legal one: nothing but what the target's row lists.
+
+In order: the 16-bit floats that the target does not compute with become integers and f32
+(``narrow.py``); the elementary functions become arithmetic (``math``); each operation that is
+left and that the row lacks is expanded into others, which are legalised in turn. What cannot be
+done is refused with a CapabilityError that names the line, the target and the mend.
+
+An expansion may need a loop, which is an effect and stands in a region. It is built where its
+value is first needed. When that region closes, what was built in it is forgotten, so that a use
+elsewhere builds it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+from khaljit.codegen import fused, integers, remainder, rounding
+from khaljit.codegen.atomics import COMBINED, Encoding, through_bits
+from khaljit.codegen.caps import ROWS, Caps
+from khaljit.codegen.math.expand import expand
+from khaljit.codegen.narrow import carry_narrow
+from khaljit.codegen.writing import UNSIGNED, Writer
+from khaljit.tracer.dtypes import DType, bf16, bool_, f16, f32, u8
+from khaljit.tracer.errors import CapabilityError
+from khaljit.tracer.ir import AtomicAccess, Memory, Region, Space, Trace, Value, values
+from khaljit.tracer.ops import MATH, OPS, Op
+from khaljit.tracer.rewriting import Rewriter, Walk
+
+__all__ = ["legalise"]
+
+_Expansion = Callable[..., Value]
+
+_INTEGER: Final[dict[Op, _Expansion]] = {
+    Op.FLOORDIV: integers.floordiv,
+    Op.MOD: integers.mod,
+}
+_FLOAT: Final[dict[Op, _Expansion]] = {
+    Op.FLOORDIV: remainder.floordiv,
+    Op.MOD: remainder.mod,
+    Op.FMA: fused.fma,
+    Op.FLOOR: rounding.floor,
+    Op.CEIL: rounding.ceil,
+    Op.TRUNC: rounding.trunc,
+    Op.ROUND: rounding.round_to_even,
+}
+_SHIFTS: Final[dict[Op, _Expansion]] = {Op.SHL: integers.shl, Op.SHR: integers.shr}
+# Expansions with loops in them.
+_LOOPS: Final = frozenset({remainder.floordiv, remainder.mod})
+
+
+def legalise(trace: Trace, caps: Caps) -> Trace:
+    """Rewrite a lowered trace into what a target takes; CapabilityError where that is impossible.
+
+    >>> from khaljit.codegen.caps import row
+    >>> from khaljit.tracer.build import Builder
+    >>> from khaljit.tracer.ir import Options
+    >>> builder = Builder()
+    >>> _ = builder.open(), builder.end(Op.RETURN)
+    >>> nothing = Trace("nothing", (), (), None, 32, Options(), builder.close())
+    >>> legalise(nothing, row("llvm:x86-64-v3")).body.end
+    <return>
+    """
+    _check_workgroup(trace, caps)
+    _check_shared(trace, caps)
+    trace = carry_narrow(trace, caps)
+    trace = _Elementary(trace, caps).run()
+    return _Operations(trace, caps).run()
+
+
+def _check_workgroup(trace: Trace, caps: Caps) -> None:
+    size = trace.workgroup or (1, 1, 1)
+    count = size[0] * size[1] * size[2]
+    if count > caps.max_workgroup or any(
+        own > most for own, most in zip(size, caps.max_workgroup_size, strict=True)
+    ):
+        most = " x ".join(str(extent) for extent in caps.max_workgroup_size)
+        raise CapabilityError(
+            f"a workgroup of {' x '.join(map(str, size))} invocations is too large for {caps.name}",
+            mend=f"at most {caps.max_workgroup} invocations, {most} by axis",
+        )
+
+
+def _check_shared(trace: Trace, caps: Caps) -> None:
+    """Shared memory must fit; the message lists what takes how much."""
+    found: dict[Memory, Value] = {}
+    for value in values(trace.body):
+        if isinstance(value.attr, Memory) and value.attr.space is Space.SHARED:
+            found[value.attr] = value
+    total = sum(memory.element.size * memory.count for memory in found)
+    if total > caps.shared_bytes:
+        parts = ", ".join(
+            f"{' x '.join(map(str, memory.shape))} elements of {memory.element.size} bytes"
+            for memory in found
+        )
+        raise CapabilityError(
+            f"{total} bytes of shared memory are too many for {caps.name}: {parts}",
+            at=next(iter(found.values())).at,
+            mend=f"at most {caps.shared_bytes} bytes a workgroup",
+        )
+
+
+class _Elementary(Rewriter):
+    """Expands the elementary functions."""
+
+    def __init__(self, trace: Trace, caps: Caps) -> None:
+        super().__init__(trace)
+        self.caps: Final = caps
+
+    def pure(self, value: Value, args: tuple[Value, ...]) -> Value:
+        if value.op not in MATH or self.caps.takes(value.op, value.type):
+            return self.copy(value, args)
+        if value.dtype in (f16, bf16):  # taken by the target, yet its functions are those of f32
+            wide = tuple(self.builder.cast(arg, f32) for arg in args)
+            return self.builder.cast(self._expanded(value.op, wide), value.type)
+        return self._expanded(value.op, args)
+
+    def _expanded(self, op: Op, args: tuple[Value, ...]) -> Value:
+        return expand(self.builder, op, args, self.trace.options.fastmath)
+
+
+class _Operations(Rewriter):
+    """Expands what else the row lacks, and refuses what has no expansion."""
+
+    def __init__(self, trace: Trace, caps: Caps) -> None:
+        super().__init__(trace)
+        self.caps: Final = caps
+        self.write: Final = Writer(self.builder, self.built)
+        self.loops = 0
+
+    def dtype(self, dtype: DType) -> DType:
+        self._check(dtype)
+        return dtype
+
+    def region(self, region: Region) -> Walk[Region]:
+        loops, known = self.loops, len(self.values)
+        closed = yield super().region(region)
+        if self.loops > loops:
+            while len(self.values) > known:
+                self.values.popitem()
+        result: Region = closed
+        return result
+
+    def pure(self, value: Value, args: tuple[Value, ...]) -> Value:
+        if value.dtype is not None:
+            self._check(value.dtype)
+        if value.op is Op.CAST:
+            return self.built(Op.CAST, args, value.dtype)
+        if OPS[value.op].result is None:
+            return self.copy(value, args)
+        return self.built(value.op, args, None)
+
+    def built(self, op: Op, args: tuple[Value, ...], dtype: DType | None) -> Value:
+        """An operation on new values, expanded if the row lacks it."""
+        if op is Op.CAST:
+            assert dtype is not None
+            if (args[0].type, dtype) not in self.caps.casts:
+                self._refuse(f"cast from {args[0].type.name}", dtype)
+            return self.builder.cast(args[0], dtype)
+        works_in = args[1 if op is Op.SELECT else 0].type
+        expansion = None
+        if op in _SHIFTS and not integers.in_width(args[1]):
+            expansion = _SHIFTS[op]
+        elif not self.caps.takes(op, works_in):
+            expansion = (_FLOAT if works_in.is_float else _INTEGER).get(op)
+            if expansion is None:
+                self._refuse(op.value, works_in)
+        if expansion is None:
+            return self.builder.pure(op, args)
+        self.loops += expansion in _LOOPS
+        return expansion(self.write, *args)
+
+    # Effects.
+
+    def effect(self, value: Value, args: tuple[Value, ...]) -> Value | None:
+        if value.op is Op.PRINT and not self.caps.prints:
+            raise CapabilityError(
+                f"{self.caps.name} cannot print",
+                at=value.at,
+                mend='run the kernel on the device "python", or store what is of interest',
+            )
+        if value.op is Op.ATOMIC:
+            assert isinstance(value.attr, AtomicAccess)
+            if (value.attr.kind, value.type) not in self.caps.atomics:
+                return self._atomic(value, value.attr, args)
+        return super().effect(value, args)
+
+    def _atomic(self, value: Value, access: AtomicAccess, args: tuple[Value, ...]) -> Value:
+        w, dtype = self.write, value.type
+        is_bool = dtype is bool_
+        unit = u8 if is_bool else UNSIGNED[dtype.bits]
+        needed = "compare_exchange" if access.kind in COMBINED else access.kind
+        if (needed, unit) not in self.caps.atomics:
+            self._refuse(f"atomic {access.kind}", dtype)
+        encoding = Encoding(
+            unit=unit,
+            encode=lambda x: w.cast(x, unit) if is_bool else w.bitcast(x, unit),
+            decode=lambda x: w.ne(x, 0) if is_bool else w.bitcast(x, dtype),
+            combine=lambda op, x, y: self.built(op, (x, y), None),
+        )
+        start = len(args) - len(value.operands)
+        return through_bits(w, access, args[:start], args[start:], encoding)
+
+    # Refusals.
+
+    def _check(self, dtype: DType) -> None:
+        if dtype not in self.caps.dtypes:
+            self._refuse("", dtype)
+
+    def _refuse(self, what: str, dtype: DType) -> NoReturn:
+        able = [name for name, caps in ROWS.items() if dtype in caps.dtypes]
+        mend = f"run on one of: {', '.join(able)}" if able else "use another type"
+        raise CapabilityError(
+            f"{self.caps.name} has no {f'{what} in ' if what else ''}{dtype.name}",
+            at=self.builder.at,
+            mend=f"cast to f32, or {mend}" if dtype.is_float else mend,
+        )

@@ -1,0 +1,96 @@
+"""Conditions that all lanes meet, told by scalar comparisons at the ends of the subgroup.
+
+``i < n`` for ids is true in nearly every subgroup. Code that is generated for that case, without
+masks, begins with a scalar check, and control goes back to the general code where it fails.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from khaljit.codegen.llvm.code import Code
+from khaljit.codegen.llvm.forms import TYPES
+from khaljit.codegen.llvm.values import Held
+from khaljit.tracer.dtypes import bool_
+from khaljit.tracer.ir import Value
+from khaljit.tracer.ops import Op
+
+__all__ = ["all_lanes", "demand"]
+
+_OPPOSITE: Final = {Op.LT: Op.GE, Op.GE: Op.LT, Op.GT: Op.LE, Op.LE: Op.GT}
+_PREDICATE: Final = {Op.LT: "lt", Op.LE: "le", Op.GT: "gt", Op.GE: "ge"}
+
+
+def demand(code: Code, condition: Value) -> bool:
+    """Go on only where all lanes meet a condition, else back; False where that cannot be done."""
+    if not code.may_bail():
+        return False
+    check = all_lanes(code, condition, holds=True)
+    if check is None:
+        return False
+    assert code.bail is not None
+    code.w.fork(check, yes=False, to=code.bail)
+    code.bailed = True
+    code.values.learn(condition, holds=True)
+    return True
+
+
+def all_lanes(code: Code, condition: Value, *, holds: bool) -> str | None:
+    """An i1 that is true only if all lanes meet a condition (or, without ``holds``, none does).
+
+    It may be false where it need not be. None where scalars cannot tell.
+    """
+    held = code.values.get(condition)
+    if held.uniform:
+        return held.base if holds else code.w.let(f"xor i1 {held.base}, true")
+    op = condition.op
+    if op is Op.NOT:
+        return all_lanes(code, condition.args[0], holds=not holds)
+    if op in (Op.AND, Op.OR) and condition.args[0].dtype is bool_:
+        parts = [all_lanes(code, part, holds=holds) for part in condition.args]
+        return _combined(code, parts, every=(op is Op.AND) is holds)
+    if op in _OPPOSITE and condition.args[0].type.is_integer:
+        return _comparison(code, op if holds else _OPPOSITE[op], condition.args)
+    return None
+
+
+def _combined(code: Code, parts: list[str | None], *, every: bool) -> str | None:
+    told = [part for part in parts if part is not None]
+    if not told or (every and len(told) < len(parts)):
+        return None
+    total = told[0]
+    for part in told[1:]:
+        total = code.w.let(f"{'and' if every else 'or'} i1 {total}, {part}")
+    return total
+
+
+def _comparison(code: Code, op: Op, operands: tuple[Value, ...]) -> str | None:
+    """Where nothing wraps, both sides are straight lines and one end of the subgroup decides."""
+    a, b = (code.values.get(operand) for operand in operands)
+    if not (a.affine and b.affine):
+        return None
+    grows = a.stride > b.stride
+    at_last = grows is (op in (Op.LT, Op.LE))
+    ends = [_end(code, side) if at_last else side.base for side in (a, b)]
+    sign = "s" if operands[0].type.is_signed else "u"
+    type_ = TYPES[operands[0].type]
+    check = code.w.let(f"icmp {sign}{_PREDICATE[op]} {type_} {ends[0]}, {ends[1]}")
+    for side, operand in ((a, operands[0]), (b, operands[1])):
+        if side.stride and not _is_id(operand):
+            order = "le" if side.stride > 0 else "ge"
+            straight = code.w.let(f"icmp {sign}{order} {type_} {side.base}, {_end(code, side)}")
+            check = code.w.let(f"and i1 {check}, {straight}")
+    return check
+
+
+def _end(code: Code, side: Held) -> str:
+    """What the last lane has."""
+    span = side.stride * (code.lanes.count - 1)
+    return code.w.let(f"add {TYPES[side.dtype]} {side.base}, {span}") if span else side.base
+
+
+def _is_id(value: Value) -> bool:
+    """Whether a value is an id, perhaps with another sign: those do not wrap in a subgroup."""
+    while value.op is Op.BITCAST:
+        value = value.args[0]
+    return value.op is Op.ID

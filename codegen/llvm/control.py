@@ -1,0 +1,671 @@
+"""Control flow under masks: branches where conditions are uniform, masks where they are not.
+
+While code runs at least one of its lanes is active. Where lanes leave (``break``, ``continue``,
+``return``) in a place where others may be left, what remains is checked, and when nothing does,
+control goes to the nearest place where lanes may be waiting: the end of the arm of a masked
+``if``, the end of a loop's iteration, the end of the kernel. Such a place is an `Escape`.
+
+A loop that its lanes leave at different iterations keeps the mask of those that still run, and
+blends its results. All others are plain loops.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from khaljit.codegen.llvm.atomics import atomic
+from khaljit.codegen.llvm.arithmetic import compute
+from khaljit.codegen.llvm.code import Code
+from khaljit.codegen.llvm.collectives import collective
+from khaljit.codegen.llvm.conditions import all_lanes
+from khaljit.codegen.llvm.forms import TYPES, literal
+from khaljit.codegen.llvm.memory import load, store
+from khaljit.codegen.llvm.report import report_failure
+from khaljit.codegen.llvm.values import SCALAR, Held, Mask
+from khaljit.tracer.dtypes import f32, f64
+from khaljit.tracer.ir import Region, Value, effects
+from khaljit.tracer.ops import Op
+from khaljit.tracer.uniformity import Scope
+
+__all__ = ["Escape", "Loop", "Walk"]
+
+# An arm with no effects and at most this many computations runs without being branched around.
+CHEAP: Final = 16
+
+
+Names = tuple[str, ...]  # of one scalar, or of the vectors of a value
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """One way into a join: from a block, with these lanes active and these values."""
+
+    block: str
+    mask: Mask
+    values: tuple[Names, ...]
+
+
+@final
+@dataclass(slots=True)
+class Escape:
+    """Where control goes when no lane is left; ``blocks`` are those that it comes from."""
+
+    label: str
+    blocks: list[str] = field(default_factory=list)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """What came out of an arm: the lanes, the values, and whether all that went in came out."""
+
+    mask: Names
+    values: tuple[Names, ...]
+    whole: bool
+
+
+@final
+@dataclass(slots=True)
+class Loop:
+    """A loop being generated.
+
+    Attributes:
+        node: the ``loop``.
+        apart: lanes leave it at different iterations.
+        several: it has several ``continue``, which may each bring some of the lanes.
+        header: where an iteration begins.
+        latch: where an iteration ends.
+        exit: where the loop ends.
+        outside: where control goes when no lane is left after the loop.
+        params: stack slots of the carried values.
+        results: stack slots of the results that somebody reads.
+        active: stack slots of the mask of the lanes that run, where lanes leave apart.
+        continued: stack slots of the mask of the lanes that are through with this iteration.
+        left: stack slots of the mask of the lanes that broke out, where others returned.
+        waiting: some lanes may be through with this iteration.
+    """
+
+    node: Value
+    apart: bool
+    several: bool
+    header: str
+    latch: Escape
+    exit: str
+    outside: Escape
+    params: list[tuple[Value, Names]] = field(default_factory=list)
+    results: list[tuple[Value, Names]] = field(default_factory=list)
+    active: Names = ()
+    continued: Names = ()
+    left: Names = ()
+    waiting: bool = False
+
+
+@final
+class Walk:
+    """Generates regions in order."""
+
+    def __init__(self, code: Code, end: str) -> None:
+        self.code: Final = code
+        self.w: Final = code.w
+        self._escape = Escape(end)
+        self._loops: Final[list[Loop]] = []
+        self._emitters: Final = {
+            Op.LOAD: self._load,
+            Op.STORE: lambda value: store(code, value),
+            Op.ATOMIC: self._atomic,
+            Op.SUBGROUP: self._collective,
+            Op.BARRIER: lambda value: None,  # lanes run in step, and nobody else shares this code
+            Op.ASSERT: lambda value: report_failure(code, value),
+        }
+
+    # Regions and simple items.
+
+    def region(self, region: Region) -> tuple[Held, ...] | None:
+        """Everything in a region; gives what it yields, or None where no lane is left after it."""
+        if not self.run(self.code.items[region]):
+            return None
+        return self.end(region.end)
+
+    def run(self, items: tuple[Value, ...]) -> bool:
+        """Items in order; whether any lane is left after them."""
+        for item in items:
+            if not item.is_effect:
+                self.code.values.hold(item, self.pure(item))
+            elif item.op is Op.IF:
+                if not self._if(item):
+                    return False
+            elif item.op is Op.LOOP:
+                if not self._loop(item):
+                    return False
+            else:
+                self._emitters[item.op](item)
+        return True
+
+    def end(self, end: Value) -> tuple[Held, ...] | None:
+        """The end of a region."""
+        if end.op is Op.YIELD:
+            return tuple(self.code.values.get(value) for value in end.args)
+        if end.op is Op.BREAK:
+            self._break(end)
+        elif end.op is Op.CONTINUE:
+            self._continue(end)
+        else:
+            inner = self._escape
+            self._return()
+            self._escape = inner
+        return None
+
+    def pure(self, value: Value) -> Held:
+        """A pure value, by scalar instructions where its lanes are told by one."""
+        code = self.code
+        if value.op is Op.ID:
+            return self._id(value)
+        if value.op in (Op.SCALAR, Op.SHAPE, Op.STRIDE):
+            return code.values.get(value)
+        operands = [code.values.get(operand) for operand in value.args]
+        if all(operand.uniform for operand in operands):
+            return Held(value.type, self._scalar(value, operands))
+        stride = code.stride(value)
+        if stride is not None and all(operand.affine for operand in operands):
+            return Held(value.type, self._scalar(value, operands), stride)
+        vectors = [code.values.vector(operand) for operand in operands]
+        if value.op is Op.SELECT and operands[0].uniform:
+            return self._select_vectors(value, operands[0].base, vectors)
+        parts = [compute(self.w, code.lanes.width, value, part) for part in zip(*vectors)]
+        return self._settled(value, Held(value.type, parts=tuple(parts)))
+
+    def _scalar(self, value: Value, operands: list[Held]) -> str:
+        return compute(self.w, SCALAR, value, tuple(operand.base for operand in operands))
+
+    def _select_vectors(
+        self, value: Value, condition: str, vectors: list[tuple[str, ...]]
+    ) -> Held:
+        """By a scalar condition, all lanes at once."""
+        t = self.code.lanes.width.type(value.type)
+        parts = (
+            self.w.let(f"select i1 {condition}, {t} {yes}, {t} {no}")
+            for yes, no in zip(vectors[1], vectors[2], strict=True)
+        )
+        return Held(value.type, parts=tuple(parts))
+
+    def _settled(self, value: Value, held: Held) -> Held:
+        """A value that is known to be uniform becomes a scalar."""
+        if not held.parts or not self.code.uniform(value):
+            return held
+        lane = self.code.lanes.first(self.code.mask)
+        return Held(value.type, self.code.one_of(held, lane))
+
+    def _id(self, value: Value) -> Held:
+        assert isinstance(value.attr, tuple)
+        stride = self.code.stride(value)
+        assert stride is not None
+        base = self.code.ids[value.attr]
+        return Held(value.type, base, stride, literal=not base.startswith("%"))
+
+    def _load(self, value: Value) -> None:
+        self.code.values.hold(value, self._settled(value, load(self.code, value)))
+
+    def _atomic(self, value: Value) -> None:
+        held = atomic(self.code, value)
+        if held is not None:
+            self.code.values.hold(value, held)
+
+    def _collective(self, value: Value) -> None:
+        self.code.values.hold(value, self._settled(value, collective(self.code, value)))
+
+    # Leaving.
+
+    def _leave(self) -> None:
+        """No lane is left here."""
+        assert self.w.block is not None
+        self._escape.blocks.append(self.w.block)
+        self.w.jump(self._escape.label)
+
+    def _return(self) -> None:
+        """All lanes here are done; in loops that nobody waits in, with the loops too."""
+        for loop in reversed(self._loops):
+            if self._escape is not loop.latch or loop.apart or loop.waiting:
+                break
+            self._escape = loop.outside
+        self._leave()
+
+    def _leave_if_none(self) -> None:
+        """Go on only if any lane is left."""
+        mask = self.code.mask
+        assert mask is not None and self.w.block is not None
+        some = self.code.lanes.any(mask)
+        self._escape.blocks.append(self.w.block)
+        self.w.fork(some, yes=False, to=self._escape.label)
+
+    # Values that flow from one block to another: a scalar or vectors, as the analysis says.
+
+    def _type(self, value: Value) -> str:
+        lanes = self.code.lanes
+        return TYPES[value.type] if self._told_by_one(value) else lanes.width.type(value.type)
+
+    def _told_by_one(self, value: Value) -> bool:
+        return self.code.stride(value) is not None
+
+    def _names(self, target: Value, held: Held) -> Names:
+        """A value in the form that the parameter or result it flows to has."""
+        if not self._told_by_one(target):
+            return self.code.values.vector(held)
+        if held.affine:
+            return (held.base,)
+        return (self.code.one_of(held, self.code.lanes.first(self.code.mask)),)
+
+    def _nothing(self, target: Value) -> Names:
+        """What flows where no lane does."""
+        if self._told_by_one(target):
+            return ("0.0" if target.type in (f32, f64) else literal(target.type, 0),)
+        return ("zeroinitializer",) * self.code.lanes.parts
+
+    def _held(self, target: Value, names: Names) -> Held:
+        if self._told_by_one(target):
+            return Held(target.type, names[0], self.code.stride(target) or 0)
+        return Held(target.type, parts=names)
+
+    def _results(self, node: Value) -> list[Value]:
+        return self.code.results.get(node, [])
+
+    def _yielded(self, node: Value, values: tuple[Held, ...]) -> tuple[Names, ...]:
+        """What an arm yields, in the form that the results of its ``if`` have."""
+        return tuple(
+            self._names(result, values[position(result)]) for result in self._results(node)
+        )
+
+    def _no_values(self, node: Value) -> tuple[Names, ...]:
+        return tuple(self._nothing(result) for result in self._results(node))
+
+    def _join(self, node: Value, label: str, edges: list[Edge]) -> tuple[Names, ...]:
+        """Open a join; gives the results and leaves the mask of the edge that control came by."""
+        self.w.open(label)
+        self.code.mask = self._join_masks(edges)
+        return tuple(
+            self._phis(self._type(result), edges, [edge.values[k] for edge in edges])
+            for k, result in enumerate(self._results(node))
+        )
+
+    def _join_masks(self, edges: list[Edge]) -> Mask:
+        masks = [edge.mask for edge in edges]
+        if all(mask is masks[0] for mask in masks):
+            return masks[0]
+        lanes = self.code.lanes
+        written = [lanes.full() if mask is None else mask for mask in masks]
+        return self._phis(lanes.width.of("i1"), edges, written)
+
+    def _phis(self, type_: str, edges: list[Edge], names: list[Names]) -> Names:
+        blocks = [edge.block for edge in edges]
+        return tuple(
+            self.w.phi(type_, list(zip(part, blocks, strict=True)))
+            for part in zip(*names, strict=True)
+        )
+
+    def _hold_results(self, node: Value, names: tuple[Names, ...]) -> None:
+        for result, name in zip(self._results(node), names, strict=True):
+            self.code.values.hold(result, self._held(result, name))
+
+    # Conditionals.
+
+    def _if(self, node: Value) -> bool:
+        """A conditional; whether any lane is left after it."""
+        condition = self.code.values.get(node.args[0])
+        if condition.uniform:
+            return self._uniform_if(node, condition.base)
+        if all(self._is_cheap(arm) for arm in node.regions):
+            self._blended_if(node, self.code.values.vector(condition))
+            return True
+        foreseen = self._foreseen(node.args[0])
+        if foreseen is not None:
+            return self._uniform_if(node, foreseen)
+        vectors = self.code.values.vector(condition)
+        for k, (arm, other) in enumerate((node.regions, node.regions[::-1])):
+            if arm.end.op is not Op.YIELD and self._is_empty(other):
+                return self._leaving_if(node, arm, other, vectors, holds=k == 0)
+        return self._masked_if(node, vectors)
+
+    def _is_cheap(self, arm: Region) -> bool:
+        """Whether an arm has no effects and little to compute."""
+        items = self.code.items[arm]
+        return not arm.body and arm.end.op is Op.YIELD and len(items) <= CHEAP
+
+    def _is_empty(self, arm: Region) -> bool:
+        return not self.code.items[arm] and arm.end.op is Op.YIELD
+
+    def _foreseen(self, condition: Value) -> str | None:
+        """Go on only where all lanes agree on a condition; gives what they agree on, an i1."""
+        code = self.code
+        if not code.may_bail():
+            return None
+        yes = all_lanes(code, condition, holds=True)
+        no = all_lanes(code, condition, holds=False)
+        if yes is None or no is None:
+            return None
+        assert code.bail is not None
+        agreed = self.w.let(f"or i1 {yes}, {no}")
+        self.w.fork(agreed, yes=False, to=code.bail)
+        code.bailed = True
+        return yes
+
+    def _uniform_if(self, node: Value, condition: str) -> bool:
+        """A branch that all lanes take together."""
+        labels, join = (self.w.label(), self.w.label()), self.w.label()
+        mask, bail = self.code.mask, self.code.bail
+        self.w.branch(condition, *labels)
+        edges: list[Edge] = []
+        bails = []
+        for k, (label, arm) in enumerate(zip(labels, node.regions, strict=True)):
+            self.w.open(label)
+            self.code.mask, self.code.bail = mask, bail
+            self.code.values.enter()
+            self.code.values.learn(node.args[0], holds=k == 0)
+            yielded = self.region(arm)
+            if yielded is not None:
+                names = self._yielded(node, yielded)
+                assert self.w.block is not None
+                edges.append(Edge(self.w.block, self.code.mask, names))
+                bails.append(self.code.bail)
+                self.w.jump(join)
+            self.code.values.leave()
+        if not edges:
+            return False
+        self.code.bail = bail if all(bails) else None
+        self._hold_results(node, self._join(node, join, edges))
+        return True
+
+    def _blended_if(self, node: Value, condition: Names) -> None:
+        """Both arms for all lanes, then a selection."""
+        arms = []
+        for arm in node.regions:
+            self.code.values.enter()
+            yielded = self.region(arm)
+            assert yielded is not None, "a cheap arm yields"
+            arms.append(self._yielded(node, yielded))
+            self.code.values.leave()
+        self._blend_results(node, condition, arms[0], arms[1])
+
+    def _blend_results(
+        self, node: Value, condition: Names, yes: tuple[Names, ...], no: tuple[Names, ...]
+    ) -> None:
+        for result, a, b in zip(self._results(node), yes, no, strict=True):
+            if self._told_by_one(result):  # both arms yield the very same value
+                same = node.regions[0].end.args[position(result)]
+                self.code.values.hold(result, self.code.values.get(same))
+            else:
+                blended = self.code.lanes.blend(condition, result.type, a, b)
+                self.code.values.hold(result, Held(result.type, parts=blended))
+
+    def _leaving_if(
+        self, node: Value, arm: Region, other: Region, condition: Names, *, holds: bool
+    ) -> bool:
+        """An arm that lanes do not come back from, where the others just go on."""
+        code, lanes = self.code, self.code.lanes
+        mask = code.mask
+        inside, gone, after = self.w.label(), Escape(self.w.label()), self.w.label()
+        going = lanes.both(mask, condition) if holds else lanes.without(mask, condition)
+        assert going is not None and self.w.block is not None
+        before = self.w.block
+        self.w.branch(lanes.any(going), inside, after)
+        self.w.open(inside)
+        self._inside(arm, going, gone, node.args[0], holds=holds)
+        self.w.open(gone.label)
+        staying = lanes.without(mask, condition) if holds else lanes.both(mask, condition)
+        assert staying is not None
+        self._escape.blocks.append(gone.label)
+        self.w.branch(lanes.any(staying), after, self._escape.label)
+        self.w.open(after)
+        edges = [Edge(before, mask, ()), Edge(gone.label, staying, ())]
+        code.mask = self._join_masks(edges)
+        code.values.learn(node.args[0], holds=not holds)
+        for result in self._results(node):
+            value = other.end.args[position(result)]
+            code.values.hold(result, code.values.get(value))
+        return True
+
+    def _inside(
+        self, arm: Region, mask: Mask, escape: Escape, condition: Value, *, holds: bool
+    ) -> tuple[Held, ...] | None:
+        """An arm under its mask, in a scope that the caller closes by what the arm yields."""
+        outer, self._escape = self._escape, escape
+        self.code.mask = mask
+        self.code.values.enter()
+        self.code.values.learn(condition, holds=holds)
+        yielded = self.region(arm)
+        if yielded is None:
+            self.code.values.leave()
+        self._escape = outer
+        return yielded
+
+    def _masked_if(self, node: Value, condition: Names) -> bool:
+        """Both arms one after the other, each for its lanes and only if it has any."""
+        lanes, mask = self.code.lanes, self.code.mask
+        arms = []
+        for holds, arm in zip((True, False), node.regions, strict=True):
+            active = lanes.both(mask, condition) if holds else lanes.without(mask, condition)
+            assert active is not None
+            arms.append(self._masked_arm(node, arm, active, holds=holds))
+        came = [arm for arm in arms if arm is not None]
+        if not came:
+            self._leave()
+            return False
+        if len(came) == 2 and all(arm.whole for arm in came):
+            self.code.mask = mask
+        else:
+            live: Mask = came[0].mask
+            for arm in came[1:]:
+                live = lanes.either(live, arm.mask)
+            self.code.mask = live
+            self._leave_if_none()
+        if len(came) == 2:
+            self._blend_results(node, condition, came[0].values, came[1].values)
+        else:
+            self._hold_results(node, came[0].values)
+        return True
+
+    def _masked_arm(
+        self, node: Value, arm: Region, mask: Names, *, holds: bool
+    ) -> Arm | None:
+        """One arm for its lanes; None where none of them comes out of it."""
+        if self._is_cheap(arm):
+            self.code.values.enter()
+            yielded = self.region(arm)
+            assert yielded is not None, "a cheap arm yields"
+            names = self._yielded(node, yielded)
+            self.code.values.leave()
+            return Arm(mask, names, whole=True)
+        inside, join = self.w.label(), Escape(self.w.label())
+        some = self.code.lanes.any(mask)
+        assert self.w.block is not None
+        skipped = self.w.block
+        self.w.branch(some, inside, join.label)
+        self.w.open(inside)
+        yielded = self._inside(arm, mask, join, node.args[0], holds=holds)
+        if yielded is None:
+            self.w.open(join.label)
+            return None
+        values = self._yielded(node, yielded)
+        self.code.values.leave()
+        whole = self.code.mask is mask and not join.blocks
+        assert self.w.block is not None
+        edges = [Edge(self.w.block, self.code.mask, values)]
+        nobody = mask if whole else ("zeroinitializer",) * self.code.lanes.parts
+        edges += [Edge(block, nobody, self._no_values(node)) for block in (skipped, *join.blocks)]
+        joined = self._join(node, join.label, edges)
+        assert self.code.mask is not None
+        return Arm(self.code.mask, joined, whole=whole)
+
+    # Loops.
+
+    def _loop(self, node: Value) -> bool:
+        """A loop; whether any lane is left after it."""
+        code, body = self.code, node.regions[0]
+        mask, bail = code.mask, code.bail
+        loop = self._begin(node)
+        outer, self._escape = self._escape, loop.latch
+        self._loops.append(loop)
+        self.w.open(loop.header)
+        code.values.enter()
+        self._enter_iteration(loop)
+        if code.writes(body):  # by the second iteration there is no way back
+            code.wrote()
+        self.region(body)
+        code.values.leave()
+        self._loops.pop()
+        self._escape = outer
+        self._end_iteration(loop)
+        code.bail = None if code.writes(body) else bail
+        return self._after(loop, mask)
+
+    def _begin(self, node: Value) -> Loop:
+        """Slots for what a loop carries, with what it starts from."""
+        code, body = self.code, node.regions[0]
+        ends = own_ends(body)
+        loop = Loop(
+            node,
+            apart=not code.scalar and code.uniformity.exits[node] > Scope.SUBGROUP,
+            several=sum(end.op is Op.CONTINUE for end in ends) > 1,
+            header=self.w.label(),
+            latch=Escape(self.w.label()),
+            exit=self.w.label(),
+            outside=self._escape,
+        )
+        for param, initial in zip(body.params, node.args, strict=True):
+            if param in code.used:
+                names = self._names(param, code.values.get(initial))
+                loop.params.append((param, self._slots(self._type(param), names)))
+        for result in self._results(node):
+            slots = self._slots(self._type(result), self._nothing(result))
+            loop.results.append((result, slots))
+        if loop.apart:
+            i1 = code.lanes.width.of("i1")
+            loop.active = self._slots(i1, code.lanes.full() if code.mask is None else code.mask)
+            none = ("zeroinitializer",) * code.lanes.parts
+            loop.continued = self._slots(i1, none)
+            if any(effect.op is Op.RETURN for effect in effects(body)):
+                loop.left = self._slots(i1, none)
+        return loop
+
+    def _slots(self, type_: str, names: Names) -> Names:
+        slots = tuple(self.w.slot(type_) for _ in names)
+        self._to_slots(slots, type_, names)
+        return slots
+
+    def _to_slots(self, slots: Names, type_: str, names: Names) -> None:
+        for slot, name in zip(slots, names, strict=True):
+            self.w.do(f"store {type_} {name}, ptr {slot}")
+
+    def _from_slots(self, slots: Names, type_: str) -> Names:
+        return tuple(self.w.let(f"load {type_}, ptr {slot}") for slot in slots)
+
+    def _enter_iteration(self, loop: Loop) -> None:
+        code = self.code
+        for param, slots in loop.params:
+            names = self._from_slots(slots, self._type(param))
+            code.values.hold(param, self._held(param, names))
+        if loop.apart:
+            i1 = code.lanes.width.of("i1")
+            code.mask = self._from_slots(loop.active, i1)
+            self._to_slots(loop.continued, i1, ("zeroinitializer",) * code.lanes.parts)
+
+    def _end_iteration(self, loop: Loop) -> None:
+        """Where lanes wait that are through with an iteration, or nobody is."""
+        if not loop.latch.blocks:
+            return
+        self.w.open(loop.latch.label)
+        if not loop.waiting:
+            self.w.jump(loop.exit)
+        elif loop.apart:
+            i1 = self.code.lanes.width.of("i1")
+            mask = self._from_slots(loop.continued, i1)
+            self._to_slots(loop.active, i1, mask)
+            self.w.branch(self.code.lanes.any(mask), loop.header, loop.exit)
+        else:
+            self.w.jump(loop.header)
+
+    def _after(self, loop: Loop, mask: Mask) -> bool:
+        code = self.code
+        ends = own_ends(loop.node.regions[0])
+        self.w.open(loop.exit)
+        code.mask = mask
+        if not any(end.op is Op.BREAK for end in ends):
+            self._leave()  # those that came in have returned
+            return False
+        if loop.left:
+            code.mask = self._from_slots(loop.left, code.lanes.width.of("i1"))
+            self._leave_if_none()
+        for result, slots in loop.results:
+            names = self._from_slots(slots, self._type(result))
+            code.values.hold(result, self._held(result, names))
+        return True
+
+    def _break(self, end: Value) -> None:
+        loop, code = self._loops[-1], self.code
+        for result, slots in loop.results:
+            held = code.values.get(end.args[position(result)])
+            self._carry(result, slots, held, blend=loop.apart)
+        if loop.left:
+            self._add_lanes(loop.left)
+        if self._escape is loop.latch and not loop.waiting:
+            self.w.jump(loop.exit)
+        else:
+            self._leave()
+
+    def _continue(self, end: Value) -> None:
+        loop = self._loops[-1]
+        carried = [  # all are read before any is written
+            (param, slots, self._names(param, self.code.values.get(end.args[position(param)])))
+            for param, slots in loop.params
+        ]
+        for param, slots, names in carried:
+            self._carry_names(param, slots, names, blend=loop.several)
+        if self._escape is loop.latch and not loop.waiting:
+            if loop.apart:
+                i1 = self.code.lanes.width.of("i1")
+                mask = self.code.mask
+                self._to_slots(loop.active, i1, self.code.lanes.full() if mask is None else mask)
+            self.w.jump(loop.header)
+            return
+        if loop.apart:
+            self._add_lanes(loop.continued)
+        loop.waiting = True
+        self._leave()
+
+    def _carry(self, target: Value, slots: Names, held: Held, *, blend: bool) -> None:
+        self._carry_names(target, slots, self._names(target, held), blend=blend)
+
+    def _carry_names(self, target: Value, slots: Names, names: Names, *, blend: bool) -> None:
+        """A value to its slots, in the active lanes only where others may be there already."""
+        type_ = self._type(target)
+        if blend and self.code.mask is not None and not self._told_by_one(target):
+            before = self._from_slots(slots, type_)
+            names = self.code.lanes.blend(self.code.mask, target.type, names, before)
+        self._to_slots(slots, type_, names)
+
+    def _add_lanes(self, slots: Names) -> None:
+        """The active lanes join those in a mask's slots."""
+        lanes, i1 = self.code.lanes, self.code.lanes.width.of("i1")
+        mask = self.code.mask
+        added: Names = lanes.full()
+        if mask is not None:
+            either = lanes.either(self._from_slots(slots, i1), mask)
+            assert either is not None
+            added = either
+        self._to_slots(slots, i1, added)
+
+
+def position(value: Value) -> int:
+    """Which result or parameter a value is."""
+    assert isinstance(value.attr, int)
+    return value.attr
+
+
+def own_ends(body: Region) -> list[Value]:
+    """The ``break`` and ``continue`` of a loop, not those of loops inside it."""
+    found = [body.end] if body.end.op in (Op.BREAK, Op.CONTINUE) else []
+    for effect in body.body:
+        if effect.op is Op.IF:
+            for arm in effect.regions:
+                found += own_ends(arm)
+    return found

@@ -1,0 +1,297 @@
+"""How the code holds values: one scalar for all lanes, a scalar with a stride, or vectors.
+
+The lanes of a subgroup are split over ``parts`` vectors of ``per_part`` lanes each. A value that
+is the same in all lanes is one scalar; one that grows by a fixed stride from lane to lane is the
+scalar of lane 0; any other is a tuple of vectors. The vector form of the first two is made when
+it is first asked for, and forgotten at the end of the scope that asked, since code after it need
+not come that way. Masks are tuples of vectors of i1; None where all lanes are active.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from khaljit.codegen.llvm.forms import TYPES, Width, literal
+from khaljit.codegen.llvm.writer import Writer
+from khaljit.tracer.dtypes import DType, bool_
+from khaljit.tracer.ir import Value
+from khaljit.tracer.ops import Op
+
+__all__ = ["SCALAR", "Held", "Lanes", "Mask", "Values"]
+
+Mask = tuple[str, ...] | None
+SCALAR: Final = Width(0)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """A value as the code holds it.
+
+    Attributes:
+        dtype: its type.
+        base: name of the scalar that lane 0 has; empty where only the vectors exist.
+        stride: what is added from lane to lane, where ``base`` is there.
+        parts: names of the vectors, where ``base`` is not there.
+        literal: ``base`` is a constant's text.
+    """
+
+    dtype: DType
+    base: str = ""
+    stride: int = 0
+    parts: tuple[str, ...] = ()
+    literal: bool = False
+
+    @property
+    def uniform(self) -> bool:
+        return bool(self.base) and self.stride == 0
+
+    @property
+    def affine(self) -> bool:
+        """Uniform, or growing by a stride from lane to lane."""
+        return bool(self.base)
+
+
+@final
+class Lanes:
+    """The lanes of a subgroup as vectors, and what is done to all of them.
+
+    Attributes:
+        count: number of lanes.
+        per_part: lanes of a vector.
+        parts: number of vectors.
+        width: of the vectors.
+    """
+
+    def __init__(self, writer: Writer, per_part: int, parts: int) -> None:
+        self.w: Final = writer
+        self.per_part: Final = per_part
+        self.parts: Final = parts
+        self.count: Final = per_part * parts
+        self.width: Final = Width(per_part)
+
+    def splat(self, type_: str, name: str) -> str:
+        """A vector with one scalar in all lanes."""
+        vector = self.width.of(type_)
+        one = self.w.let(f"insertelement {vector} poison, {type_} {name}, i64 0")
+        zeros = f"<{self.per_part} x i32> zeroinitializer"
+        return self.w.let(f"shufflevector {vector} {one}, {vector} poison, {zeros}")
+
+    def iota(self, type_: str, part: int, stride: int = 1) -> str:
+        """The constant vector of the lanes' numbers times a stride, wrapped to the type."""
+        bits = int(type_[1:])
+        half = 1 << bits - 1
+        first = part * self.per_part
+        numbers = (
+            ((lane * stride + half) % (2 * half)) - half
+            for lane in range(first, first + self.per_part)
+        )
+        return "<" + ", ".join(f"{type_} {number}" for number in numbers) + ">"
+
+    # Masks.
+
+    def full(self) -> tuple[str, ...]:
+        """The mask of all lanes, written out."""
+        return (self.width.const("i1", "true"),) * self.parts
+
+    def _each(self, op: str, a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
+        t = self.width.of("i1")
+        return tuple(self.w.let(f"{op} {t} {x}, {y}") for x, y in zip(a, b, strict=True))
+
+    def both(self, a: Mask, b: Mask) -> Mask:
+        if a is None or b is None:
+            return b if a is None else a
+        return self._each("and", a, b)
+
+    def either(self, a: Mask, b: Mask) -> Mask:
+        if a is None or b is None:
+            return None
+        return self._each("or", a, b)
+
+    def without(self, a: Mask, b: tuple[str, ...]) -> tuple[str, ...]:
+        """Lanes of a that are not in b."""
+        inverse = self._each("xor", b, self.full())
+        return inverse if a is None else self._each("and", a, inverse)
+
+    def any(self, mask: tuple[str, ...]) -> str:
+        """Whether a mask has any lane; an i1."""
+        return self.w.let(f"icmp ne i{self.per_part} {self._gathered('or', mask)}, 0")
+
+    def all(self, mask: tuple[str, ...]) -> str:
+        """Whether a mask has all lanes; an i1."""
+        return self.w.let(f"icmp eq i{self.per_part} {self._gathered('and', mask)}, -1")
+
+    def _gathered(self, op: str, mask: tuple[str, ...]) -> str:
+        """All parts combined, as the bits of one integer."""
+        t = self.width.of("i1")
+        total = mask[0]
+        for part in mask[1:]:
+            total = self.w.let(f"{op} {t} {total}, {part}")
+        return self.w.let(f"bitcast {t} {total} to i{self.per_part}")
+
+    def bits(self, mask: Mask, type_: str = "i64") -> str:
+        """A mask as an integer with one bit per lane."""
+        if mask is None:
+            ones = (1 << self.count) - 1
+            return str(ones - (1 << 64) if ones >> 63 else ones)
+        total = ""
+        for part, name in enumerate(mask):
+            raw = self.w.let(f"bitcast {self.width.of('i1')} {name} to i{self.per_part}")
+            word = raw
+            if self.per_part < 64:
+                word = self.w.let(f"zext i{self.per_part} {raw} to i64")
+            if part:
+                word = self.w.let(f"shl i64 {word}, {part * self.per_part}")
+                word = self.w.let(f"or i64 {total}, {word}")
+            total = word
+        return total if type_ == "i64" else self.w.let(f"trunc i64 {total} to {type_}")
+
+    def first(self, mask: Mask) -> str:
+        """The number of the first active lane of a mask that has one; an i64."""
+        if mask is None:
+            return "0"
+        zeros = self.w.let(f"call i64 @llvm.cttz.i64(i64 {self.bits(mask)}, i1 false)")
+        return self.w.let(f"and i64 {zeros}, {self.count - 1}")  # some lane where none is active
+
+    def last(self, mask: Mask) -> str:
+        """The number of the last active lane of a mask that has one; an i64."""
+        if mask is None:
+            return str(self.count - 1)
+        zeros = self.w.let(f"call i64 @llvm.ctlz.i64(i64 {self.bits(mask)}, i1 false)")
+        return self.w.let(f"sub i64 63, {zeros}")
+
+    # Vectors.
+
+    def blend(
+        self, mask: Mask, dtype: DType, yes: tuple[str, ...], no: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """``yes`` in the lanes of the mask, ``no`` in the others."""
+        if mask is None or yes == no:
+            return yes
+        t, i1 = self.width.type(dtype), self.width.of("i1")
+        return tuple(
+            a if a == b else self.w.let(f"select {i1} {m}, {t} {a}, {t} {b}")
+            for m, a, b in zip(mask, yes, no, strict=True)
+        )
+
+    def joined(self, type_: str, parts: tuple[str, ...]) -> str:
+        """All parts as one vector of all lanes."""
+        vectors, lanes = list(parts), self.per_part
+        while len(vectors) > 1:
+            t = f"<{lanes} x {type_}>"
+            order = ", ".join(f"i32 {k}" for k in range(2 * lanes))
+            vectors = [
+                self.w.let(f"shufflevector {t} {a}, {t} {b}, <{2 * lanes} x i32> <{order}>")
+                for a, b in zip(vectors[::2], vectors[1::2], strict=True)
+            ]
+            lanes *= 2
+        return vectors[0]
+
+    def split(self, type_: str, vector: str) -> tuple[str, ...]:
+        """One vector of all lanes as parts."""
+        if self.parts == 1:
+            return (vector,)
+        t = f"<{self.count} x {type_}>"
+        parts = []
+        for part in range(self.parts):
+            first = part * self.per_part
+            order = ", ".join(f"i32 {first + k}" for k in range(self.per_part))
+            parts.append(
+                self.w.let(
+                    f"shufflevector {t} {vector}, {t} poison, <{self.per_part} x i32> <{order}>"
+                )
+            )
+        return tuple(parts)
+
+    def extract(self, type_: str, parts: tuple[str, ...], lane: str) -> str:
+        """The scalar of one lane, whose number is an i64."""
+        vector = self.joined(type_, parts)
+        return self.w.let(f"extractelement <{self.count} x {type_}> {vector}, i64 {lane}")
+
+
+@final
+class Values:
+    """What is held so far, in scopes: what a scope holds is forgotten at its end.
+
+    Attributes:
+        known: conditions that are true in all active lanes.
+    """
+
+    def __init__(self, lanes: Lanes) -> None:
+        self.lanes: Final = lanes
+        self._held: list[dict[Value, Held]] = [{}]
+        self._vectors: list[dict[Held, tuple[str, ...]]] = [{}]
+        self._known: list[set[Value]] = [set()]
+
+    def enter(self) -> None:
+        self._held.append({})
+        self._vectors.append({})
+        self._known.append(set())
+
+    def leave(self) -> None:
+        self._held.pop()
+        self._vectors.pop()
+        self._known.pop()
+
+    def hold(self, value: Value, held: Held) -> None:
+        self._held[-1][value] = held
+
+    def has(self, value: Value) -> bool:
+        return any(value in scope for scope in self._held)
+
+    def get(self, value: Value) -> Held:
+        if value.op is Op.CONST:
+            assert isinstance(value.attr, int)
+            return Held(value.type, literal(value.type, value.attr), literal=True)
+        for scope in reversed(self._held):
+            held = scope.get(value)
+            if held is not None:
+                return held
+        raise KeyError(value)
+
+    def learn(self, condition: Value, *, holds: bool) -> None:
+        """From here to the end of the scope a condition holds, or its opposite, everywhere."""
+        if condition.op is Op.NOT:
+            self.learn(condition.args[0], holds=not holds)
+        elif condition.op is (Op.AND if holds else Op.OR) and condition.dtype is bool_:
+            for part in condition.args:
+                self.learn(part, holds=holds)
+        if holds:
+            self._known[-1].add(condition)
+
+    def knows(self, condition: Value) -> bool:
+        """Whether a condition is sure to hold in all active lanes."""
+        if condition.op is Op.CONST:
+            return bool(condition.attr)
+        if any(condition in scope for scope in self._known):
+            return True
+        if condition.op is Op.AND:
+            return all(self.knows(part) for part in condition.args)
+        return condition.op is Op.OR and any(self.knows(part) for part in condition.args)
+
+    def vector(self, held: Held) -> tuple[str, ...]:
+        """The vectors of a value, however it is held."""
+        if held.parts:
+            return held.parts
+        if held.literal:
+            type_ = TYPES[held.dtype]
+            return (self.lanes.width.const(type_, held.base),) * self.lanes.parts
+        for scope in reversed(self._vectors):
+            found = scope.get(held)
+            if found is not None:
+                return found
+        parts = self._spread(held)
+        self._vectors[-1][held] = parts
+        return parts
+
+    def _spread(self, held: Held) -> tuple[str, ...]:
+        lanes, type_ = self.lanes, TYPES[held.dtype]
+        splat = lanes.splat(type_, held.base)
+        if held.stride == 0:
+            return (splat,) * lanes.parts
+        t = lanes.width.of(type_)
+        return tuple(
+            lanes.w.let(f"add {t} {splat}, {lanes.iota(type_, part, held.stride)}")
+            for part in range(lanes.parts)
+        )

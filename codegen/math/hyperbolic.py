@@ -1,0 +1,185 @@
+"""sinh, cosh, tanh, asinh, acosh, atanh.
+
+sinh and cosh by the addition theorem: with x = k ln 2 + r,
+sinh x = sinh(k ln 2) cosh r + cosh(k ln 2) sinh r, whose first factors come from the bits of two
+powers of 2. So small arguments need no formula of their own, and nothing divides.
+
+The inverse functions are log1p of an argument that is kept as a sum of two numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from khaljit.codegen.math.exponential import moderate_exp, reduce_by_ln2
+from khaljit.codegen.math.kit import Num, add_ordered, fma, horner, select, with_sign
+from khaljit.codegen.math.logarithm import log1p_of_sum
+from khaljit.tracer.dtypes import DType, f32, f64
+
+__all__ = ["acosh", "asinh", "atanh", "cosh", "sinh", "tanh"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Polynomials of one format in z = x**2.
+
+    Attributes:
+        sinh: (sinh(r) / r - 1) / z for r in +-0.348; relative error 2**-34, 2**-62.
+        cosh: (cosh(r) - 1) / z for r in +-0.348; relative error of cosh 2**-33, 2**-69.
+        tanh: (tanh(x) / x - 1) / z for x in +-0.55; relative error 2**-29.7, 2**-60.5.
+        overflow: sinh and cosh are infinite above this.
+    """
+
+    sinh: tuple[float, ...]
+    cosh: tuple[float, ...]
+    tanh: tuple[float, ...]
+    overflow: float
+
+
+_TABLES: Final[dict[DType, _Table]] = {
+    f32: _Table(
+        (
+            1.6666667e-01,
+            8.333176e-03,
+            1.9972933e-04,
+        ),
+        (
+            5e-01,
+            4.166646e-02,
+            1.3935491e-03,
+        ),
+        (
+            -3.3333316e-01,
+            1.3332544e-01,
+            -5.3847548e-02,
+            2.1050714e-02,
+            -6.2428485e-03,
+        ),
+        89.5,
+    ),
+    f64: _Table(
+        (
+            0.16666666666666677,
+            0.008333333333321351,
+            0.00019841269886972758,
+            2.755724323500376e-06,
+            2.510941459556697e-08,
+        ),
+        (
+            0.5,
+            0.041666666666666685,
+            0.0013888888888873236,
+            2.4801587349390575e-05,
+            2.755725158627293e-07,
+            2.0921862378500168e-09,
+        ),
+        (
+            -0.333333333333333,
+            0.1333333333332658,
+            -0.053968253963739325,
+            0.021869488385310658,
+            -0.008863232593378078,
+            0.003592091956084385,
+            -0.0014555424041294692,
+            0.0005884427950480839,
+            -0.00023337752977298462,
+            8.331098812799291e-05,
+            -1.9491489290050737e-05,
+        ),
+        710.5,
+    ),
+}
+
+
+def _powers(shifted: Num) -> tuple[Num, Num]:
+    """sinh(k ln 2) / 2 and cosh(k ln 2) / 2 for 0 <= k <= bias + 2."""
+    form = shifted.format
+    k = shifted.bits() << form.fraction
+    up = (k + (form.bias - 2 << form.fraction)).reinterpret(form.dtype)
+    down = (k.of(form.bias + 2 << form.fraction) - k).reinterpret(form.dtype)
+    return fma(down, -0.0625, up), fma(down, 0.0625, up)
+
+
+def sinh(x: Num, fast: bool) -> Num:
+    table = _TABLES[x.dtype]
+    magnitude = abs(x)
+    shifted, k, r = reduce_by_ln2(magnitude)
+    z = r * r
+    odd = fma(r * z, horner(z, table.sinh), r)
+    sinh_k, cosh_k = _powers(shifted)
+    half = fma(sinh_k, z * horner(z, table.cosh), cosh_k * odd) + sinh_k
+    y = select(k.eq(0.0), odd, half + half)
+    return with_sign(select(magnitude > table.overflow, x.of(float("inf")), y), x)
+
+
+def cosh(x: Num, fast: bool) -> Num:
+    table = _TABLES[x.dtype]
+    magnitude = abs(x)
+    shifted, _, r = reduce_by_ln2(magnitude)
+    z = r * r
+    odd = fma(r * z, horner(z, table.sinh), r)
+    sinh_k, cosh_k = _powers(shifted)
+    half = fma(cosh_k, z * horner(z, table.cosh), sinh_k * odd) + cosh_k
+    return select(magnitude > table.overflow, x.of(float("inf")), half + half)
+
+
+def tanh(x: Num, fast: bool) -> Num:
+    """An odd polynomial below 0.55, 1 - 2 / (exp(2 |x|) + 1) above."""
+    table = _TABLES[x.dtype]
+    magnitude = abs(x)
+    limit = float(x.format.precision)
+    doubled = select(magnitude > limit, x.of(limit), magnitude) * 2.0
+    large = 1.0 - 2.0 / (moderate_exp(doubled) + 1.0)
+    z = x * x
+    small = fma(magnitude * z, horner(z, table.tanh), magnitude)
+    return with_sign(select(magnitude < 0.55, small, large), x)
+
+
+def asinh(x: Num, fast: bool) -> Num:
+    """log1p(w) with w = a + a**2 / (1 + sqrt(1 + a**2)); log(2 a) for huge a."""
+    a = abs(x)
+    square = a * a
+    w, rest = add_ordered(a, square / (fma(a, a, 1.0).sqrt() + 1.0))
+    y = _log_or_double(a, w, rest)
+    return with_sign(select(a < float("inf"), y, a), x)
+
+
+def acosh(x: Num, fast: bool) -> Num:
+    """log1p(s + t) with t = x - 1 and s = sqrt(2 t + t**2); log(2 x) for huge x."""
+    t = x - 1.0
+    doubled = t + t
+    square = t * t
+    # Where t is above 2 the sum's error is not exact, and does not matter.
+    q, q_rest = add_ordered(doubled, square)
+    q_rest = q_rest + fma(t, t, -square)
+    s = q.sqrt()
+    s_rest = (fma(-s, s, q) + q_rest) / (s + s)
+    w, rest = add_ordered(s, t)
+    y = _log_or_double(x, w, rest + select(t > 0.0, s_rest, 0.0))
+    y = select(x < float("inf"), y, x)
+    return select(x < 1.0, x.of(float("nan")), y)
+
+
+def _log_or_double(a: Num, w: Num, rest: Num) -> Num:
+    """log(1 + w + rest), or log(2 a) where a is so large that this is the same."""
+    huge = a > 2.0 ** (a.format.precision + 2)
+    zero = a.of(0.0)
+    return log1p_of_sum(
+        select(huge, a, w), select(huge, zero, rest), select(huge, a.of(1.0), zero)
+    )
+
+
+def atanh(x: Num, fast: bool) -> Num:
+    """log1p(w) / 2 with w = 2 a / (1 - a), whose rounding errors are carried along."""
+    a = abs(x)
+    d = 1.0 - a
+    d_rest = (1.0 - d) - a
+    reciprocal = 1.0 / d
+    doubled = a + a
+    w = doubled * reciprocal
+    rest = fma(-w, d_rest, fma(-w, d, doubled)) * reciprocal
+    y = log1p_of_sum(w, rest, None) * 0.5
+    y = select(a.eq(1.0), x.of(float("inf")), y)
+    return with_sign(select(a > 1.0, x.of(float("nan")), y), x)

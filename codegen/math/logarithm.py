@@ -1,0 +1,268 @@
+"""log, log2, log10, log1p.
+
+Method: x = 2**e * m with m in [sqrt(1/2), sqrt(2)), split off by integer arithmetic; f = m - 1 is
+exact; log(1 + f) = f + f**2 q(f) with a minimax polynomial q (Muller, Elementary Functions,
+chapter 11). Nothing divides, and e becomes a float through its bits, without a conversion.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final, final
+
+from khaljit.codegen.math.kit import Num, fma, horner, select, with_sign
+from khaljit.tracer.build import to_bits
+from khaljit.tracer.dtypes import DType, f32, f64
+
+__all__ = ["log", "log1p", "log1p_of_sum", "log2", "log10", "split_exponent"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Base:
+    """Logarithms to one base in one format; pairs are high and low parts of a constant.
+
+    Attributes:
+        two: the logarithm of 2.
+        unit: log(1 + f) / f at 0.
+        tail: (log(1 + f) - unit f) / f**2 on [-0.293, 0.4143].
+    """
+
+    two: tuple[float, float]
+    unit: tuple[float, float]
+    tail: tuple[float, ...]
+
+
+# Relative errors 2**-26 and 2**-55.9.
+_LOG: Final[dict[DType, _Base]] = {
+    f32: _Base(
+        (0.6931471824645996, -1.9046542121259336e-09),
+        (1.0, 0.0),
+        (
+            -4.9999988e-01,
+            3.3333606e-01,
+            -2.50019e-01,
+            1.9984148e-01,
+            -1.6585347e-01,
+            1.4508358e-01,
+            -1.3773182e-01,
+            1.1071177e-01,
+            -4.111513e-02,
+        ),
+    ),
+    f64: _Base(
+        (0.6931471805599453, 2.3190468138462996e-17),
+        (1.0, 0.0),
+        (
+            -0.5000000000000003,
+            0.33333333333331977,
+            -0.24999999999976116,
+            0.2000000000043826,
+            -0.1666666667141776,
+            0.14285714238966649,
+            -0.12499999570321081,
+            0.11111113367857268,
+            -0.10000021067125063,
+            0.09090857525442297,
+            -0.08332732401637753,
+            0.0769267228957724,
+            -0.0715292789260152,
+            0.06673738503906157,
+            -0.061565823125025815,
+            0.057138947297310734,
+            -0.059283303094342,
+            0.06529364697206537,
+            -0.05328353104472362,
+            0.020236249783621943,
+        ),
+    ),
+}
+# Relative errors 2**-27.4 and 2**-56.2.
+_LOG2: Final[dict[DType, _Base]] = {
+    f32: _Base(
+        (1.0, 0.0),
+        (1.4426950216293335, 1.925963033500011e-08),
+        (
+            -7.2134733e-01,
+            4.8089883e-01,
+            -3.606999e-01,
+            2.8852996e-01,
+            -2.3949306e-01,
+            2.0527144e-01,
+            -1.928706e-01,
+            1.825653e-01,
+            -1.009185e-01,
+        ),
+    ),
+    f64: _Base(
+        (1.0, 0.0),
+        (1.4426950408889634, 2.0355273740931033e-17),
+        (
+            -0.7213475204444822,
+            0.4808983469629773,
+            -0.36067376022186654,
+            0.2885390081810804,
+            -0.2404491735529987,
+            0.2060992912302747,
+            -0.1803368739404382,
+            0.16029946203061934,
+            -0.14426979176749877,
+            0.13115395472083918,
+            -0.12021680194465688,
+            0.11097101090689,
+            -0.10317267397473176,
+            0.09638945289035011,
+            -0.08911724811130413,
+            0.08193035343646941,
+            -0.08350155103088383,
+            0.09436976496045726,
+            -0.0824722428149784,
+            0.033947522069346266,
+        ),
+    ),
+}
+# Relative errors 2**-26.5 and 2**-56.2.
+_LOG10: Final[dict[DType, _Base]] = {
+    f32: _Base(
+        (0.3010300099849701, -1.432098883924482e-08),
+        (0.4342944920063019, -1.0103049952192578e-08),
+        (
+            -2.1714719e-01,
+            1.4476562e-01,
+            -1.0858189e-01,
+            8.681499e-02,
+            -7.204953e-02,
+            6.2551886e-02,
+            -5.919332e-02,
+            5.0661493e-02,
+            -2.2454804e-02,
+        ),
+    ),
+    f64: _Base(
+        (0.3010299956639812, -2.8037281277851704e-18),
+        (0.4342944819032518, 1.098319650216765e-17),
+        (
+            -0.21714724095162607,
+            0.14476482730108017,
+            -0.10857362047570118,
+            0.08685889638184312,
+            -0.07238241367205958,
+            0.06204206872201325,
+            -0.05428680836434892,
+            0.048254947665555846,
+            -0.04342953642626048,
+            0.03948123415531158,
+            -0.03618879182897723,
+            0.033406317907264636,
+            -0.031059724985815475,
+            0.029009050404965486,
+            -0.026805817377995162,
+            0.024695703778273573,
+            -0.025277535010510437,
+            0.028404291255061758,
+            -0.024442576848775797,
+            0.009886548909316078,
+        ),
+    ),
+}
+
+
+def split_exponent(x: Num) -> tuple[Num, Num]:
+    """x = 2**e * m with m in [sqrt(1/2), sqrt(2)); gives e as a float, and m.
+
+    x is a positive number, subnormals included; anything else gives garbage.
+    """
+    form = x.format
+    small = x < form.tiny
+    raised = select(small, x * 2.0**form.precision, x)
+    moved = raised.bits() + (form.one_bits - _root(x))
+    counted = ((moved >> form.fraction) | _counter(x)).reinterpret(x.dtype)
+    origin = 2.0**form.fraction + form.bias
+    e = counted - select(small, x.of(origin + form.precision), x.of(origin))
+    return e, _mantissa(moved, x)
+
+
+def _root(x: Num) -> int:
+    """The bits of sqrt(1/2)."""
+    return to_bits(x.dtype, math.sqrt(0.5))
+
+
+def _counter(x: Num) -> int:
+    """The bits of 2**fraction, whose low bits count in units of 1."""
+    return x.format.bias + x.format.fraction << x.format.fraction
+
+
+def _mantissa(moved: Num, x: Num) -> Num:
+    fraction = moved & ((1 << x.format.fraction) - 1)
+    return (fraction + _root(x)).reinterpret(x.dtype)
+
+
+def _combine(f: Num, e: Num, base: _Base, more: Num | None = None) -> Num:
+    """The logarithm of 2**e * (1 + f); ``more`` is a small correction to the natural one."""
+    square = f * f
+    if base.two == (1.0, 0.0):
+        rest = f * base.unit[1]
+    else:
+        rest = e * base.two[1] if more is None else fma(e, base.two[1], more)
+        rest = fma(f, base.unit[1], rest) if base.unit[1] else rest
+    rest = fma(square, horner(f, base.tail), rest)
+    near = fma(f, base.unit[0], rest) if base.unit[1] else f + rest
+    return near + e if base.two == (1.0, 0.0) else fma(e, base.two[0], near)
+
+
+def _finish(x: Num, y: Num) -> Num:
+    """The logarithm of what has none, or an infinite one."""
+    y = select(x < float("inf"), y, x)
+    y = select(x.eq(0.0), x.of(float("-inf")), y)
+    return select(x < 0.0, x.of(float("nan")), y)
+
+
+def _logarithm(x: Num, base: _Base) -> Num:
+    e, m = split_exponent(x)
+    return _finish(x, _combine(m - 1.0, e, base))
+
+
+def log(x: Num, fast: bool) -> Num:
+    return _logarithm(x, _LOG[x.dtype])
+
+
+def log2(x: Num, fast: bool) -> Num:
+    return _logarithm(x, _LOG2[x.dtype])
+
+
+def log10(x: Num, fast: bool) -> Num:
+    return _logarithm(x, _LOG10[x.dtype])
+
+
+def log1p(x: Num, fast: bool) -> Num:
+    y = with_sign(log1p_of_sum(x, None, None), x)
+    y = select(x < float("inf"), y, x)
+    y = select(x.eq(-1.0), x.of(float("-inf")), y)
+    return select(x < -1.0, x.of(float("nan")), y)
+
+
+def log1p_of_sum(w: Num, w_rest: Num | None, doublings: Num | None) -> Num:
+    """log(1 + w + w_rest) + doublings * log 2, for finite w above -1.
+
+    u = 1 + w is split as in `log`, but f = w 2**-e + (2**-e - 1), so nothing of w is lost; what
+    rounding takes from f comes back as a correction. Where w is so large that 2**-e is no normal
+    number, f = m - 1.
+    """
+    form = w.format
+    moved = (w + 1.0).bits() + (form.one_bits - _root(w))
+    origin = 2.0**form.fraction + form.bias
+    e = ((moved >> form.fraction) | _counter(w)).reinterpret(w.dtype) - origin
+    exponent = moved & ~((1 << form.fraction) - 1)
+    power = (exponent.of(2 * form.one_bits) - exponent).reinterpret(w.dtype)
+    large = w > 2.0 ** (2 * form.precision)
+    offset = power - 1.0
+    near = fma(w, power, offset)
+    f = select(large, _mantissa(moved, w) - 1.0, near)
+    lost = fma(w, power, offset - near)
+    if w_rest is not None:
+        lost = fma(w_rest, power, lost)
+    lost = select(large, w.of(0.0), fma(lost, -f, lost))
+    if doublings is not None:
+        e = e + doublings
+    return _combine(f, e, _LOG[w.dtype], lost)

@@ -1,0 +1,115 @@
+"""pow, rsqrt.
+
+pow: the base-2 logarithm of |x| as an unevaluated sum of two numbers, with as many more bits as
+the exponent of the result has; times y likewise; then 2 to that sum. The logarithm is Tang's
+(1990): log m = 2 atanh s with s = (m - 1) / (m + 1), in double-length arithmetic (Dekker 1971) up
+to the cubic term. The quotient is corrected, so it may come from an inaccurate division.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from khaljit.codegen.math.exponential import exp2_of_sum
+from khaljit.codegen.math.kit import Num, add_ordered, fma, horner, multiply_exactly, select
+from khaljit.codegen.math.logarithm import split_exponent
+from khaljit.tracer.dtypes import DType, f32, f64
+from khaljit.tracer.ops import Op
+
+__all__ = ["log2_of_positive", "pow_", "rsqrt"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Constants of one format; pairs are high and low parts.
+
+    Attributes:
+        unit: 2 / ln 2; third: 1 / 3.
+        tail: ((atanh(s) / s - 1) / u - 1 / 3) / u in u = s**2 <= 0.02944; error relative to the
+            logarithm 2**-36.8 and 2**-68.
+    """
+
+    unit: tuple[float, float]
+    third: tuple[float, float]
+    tail: tuple[float, ...]
+
+
+_TABLES: Final[dict[DType, _Table]] = {
+    f32: _Table(
+        (2.885390043258667, 3.851926067000022e-08),
+        (0.3333333432674408, -9.934107758624577e-09),
+        (
+            2.0000076e-01,
+            1.4273545e-01,
+            1.1709815e-01,
+        ),
+    ),
+    f64: _Table(
+        (2.8853900817779268, 4.0710547481862066e-17),
+        (0.3333333333333333, 1.850371707708594e-17),
+        (
+            0.20000000000001128,
+            0.14285714285049778,
+            0.11111111259966226,
+            0.09090892182956184,
+            0.07693378699860527,
+            0.0662840796008502,
+            0.06598173716846492,
+        ),
+    ),
+}
+
+
+def rsqrt(x: Num, fast: bool) -> Num:
+    return 1.0 / x.sqrt()
+
+
+def log2_of_positive(x: Num) -> tuple[Num, Num]:
+    """The base-2 logarithm of a positive finite number as a sum high + low."""
+    table = _TABLES[x.dtype]
+    e, m = split_exponent(x)
+    f = m - 1.0
+    d = m + 1.0
+    reciprocal = 1.0 / d
+    s = f * reciprocal
+    s_rest = fma(-s, m - (d - 1.0), fma(-s, d, f)) * reciprocal
+    # w = u / 3 + u**2 tail(u), so that atanh s = s + s w.
+    u = s * s
+    u_rest = fma(s + s, s_rest, fma(s, s, -u))
+    third, third_rest = table.third
+    small = u * horner(u, table.tail)
+    t = small + third
+    t_rest = small - (t - third) + third_rest
+    w = u * t
+    w_rest = fma(u_rest, t, fma(u, t_rest, fma(u, t, -w)))
+    product = s * w
+    product_rest = fma(s, w_rest, fma(s, w, -product))
+    high, low = add_ordered(s, product)
+    low = low + (product_rest + fma(s_rest, w, s_rest))
+    unit, unit_rest = table.unit
+    scaled, scaled_rest = multiply_exactly(high, unit)
+    scaled_rest = fma(low, unit, fma(high, unit_rest, scaled_rest))
+    total, total_rest = add_ordered(e, scaled)
+    return total, total_rest + scaled_rest
+
+
+def pow_(x: Num, y: Num, fast: bool) -> Num:
+    """x**y with the special values of C99, annex F."""
+    magnitude = abs(x)
+    infinity = float("inf")
+    high, low = log2_of_positive(magnitude)
+    high = select(magnitude < infinity, high, magnitude)
+    high = select(magnitude.eq(0.0), x.of(-infinity), high)
+    product, product_rest = multiply_exactly(y, high)
+    result = exp2_of_sum(product, fma(y, low, product_rest))
+    # Negative bases: only integers may be exponents, odd ones keep the sign.
+    whole = y.op(Op.FLOOR).eq(y)
+    half = y * 0.5
+    odd = whole & half.op(Op.FLOOR).ne(half)
+    result = select((x < 0.0) & (x > -infinity) & ~whole, x.of(float("nan")), result)
+    flip = select(odd, x.bits(), 0) & x.format.sign_bit
+    result = (result.bits() ^ flip).reinterpret(x.dtype)
+    one = y.eq(0.0) | x.eq(1.0) | (magnitude.eq(1.0) & abs(y).eq(infinity))
+    return select(one, x.of(1.0), result)

@@ -1,0 +1,909 @@
+"""Control flow while recording: what the hooks in rewritten source drive.
+
+The rewriter (``rewrite.py``) turns every ``if``, ``while``, ``for`` and every function with early
+returns into a Python loop over a `Construct`::
+
+    c = hooks.if_(test, ("x", "y"))          # names assigned inside
+    c.start(locals())
+    while c.next():
+        x, y = c.values                      # where c.load says so
+        if c.arm: ...
+        else: ...
+        c.leave(locals())
+    x, y = c.values
+
+A construct begins on the host: plain Python conditions and iterables run as plain Python. It
+becomes *traced* when a run-time value decides: an ``if`` at its test, a loop at its test or at
+the first jump that stands under a traced branch. Becoming traced late means that what was
+recorded since its start is forgotten and recorded again.
+
+A traced jump ends the region it stands in. A jump to a loop further out leaves the innermost
+recorded loop with a code, and the jump goes on behind that loop (`Frame.passing`). A function
+with early returns becomes a loop that runs once, which ``passes/once.py`` turns into branches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from khaljit.tracer.dtypes import DType, MixError, bool_, i32, index, promote
+from khaljit.tracer.errors import TraceError
+from khaljit.tracer.ir import Value
+from khaljit.tracer.ops import Op
+from khaljit.tracer.proxy import Scalar, Vector, binary, compare, fail, to_scalar, truth
+from khaljit.tracer.recorder import Recorder, user_site
+from khaljit.tracer.state import (
+    UNSET,
+    ChangedError,
+    Shape,
+    convert,
+    different,
+    disagreement,
+    flatten,
+    merge,
+    same,
+    unflatten,
+)
+
+__all__ = ["Block", "Construct", "For", "Frame", "If", "Range", "While"]
+
+MAX_HOST_ITERATIONS: Final = 1_000_000
+
+State = tuple[object, ...]
+
+
+def read(scope: Mapping[str, object], names: Sequence[str]) -> State:
+    """The values of some variables; UNSET for those that have none."""
+    return tuple(scope.get(name, UNSET) for name in names)
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Exit:
+    """An end of a region through which some variables flow out; its operands come later."""
+
+    end: Value
+    state: State
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Passing:
+    """An exit that goes on to a loop further out."""
+
+    exit: Exit
+    target: Frame
+    kind: Op
+
+
+@final
+class Frame:
+    """One recorded loop while it is open: its carried variables and its exits."""
+
+    def __init__(self, recorder: Recorder, names: tuple[str, ...], before: State) -> None:
+        self.recorder = recorder
+        self.names = names
+        self.before = before
+        self.settled: dict[tuple[int, int], DType] = {}  # types found for (name, leaf)
+        self.breaks: list[Exit] = []
+        self.continues: list[Exit] = []
+        self.passing: list[Passing] = []
+        self.snapshot = recorder.builder.snapshot()
+        self.counts = dict(recorder.counts)
+        self.was_unsettled = recorder.unsettled
+
+    def open(self) -> State:
+        """Open the region; gives the variables as they are at the start of an iteration."""
+        builder = self.recorder.builder
+        self.recorder.unsettled = False
+        types: list[DType] = []
+        loose: list[bool] = []
+        shapes: list[Shape | None] = []
+        for place, value in enumerate(self.before):
+            if value is UNSET:
+                shapes.append(None)
+                continue
+            leaves, shape = flatten(value)
+            shapes.append(shape)
+            for k, leaf in enumerate(leaves):
+                dtype, tentative = merge([leaf])
+                is_loose = not isinstance(leaf, Scalar) or tentative
+                found = self.settled.get((place, k))
+                types.append(found or dtype)
+                loose.append(is_loose and found is None and dtype is not bool_)
+        self.types, self.loose, self.shapes = types, loose, shapes
+        self.params = builder.open(types)
+        self.recorder.frames.append(self)
+        scalars = [
+            Scalar(self.recorder, param, tentative)
+            for param, tentative in zip(self.params, loose, strict=True)
+        ]
+        return self._assemble(scalars)
+
+    def _assemble(self, scalars: Sequence[object]) -> State:
+        values: list[object] = []
+        start = 0
+        for shape in self.shapes:
+            if shape is None:
+                values.append(UNSET)
+                continue
+            values.append(unflatten(shape, scalars[start : start + shape.count], self.recorder))
+            start += shape.count
+        return tuple(values)
+
+    def exit(self, kind: Op, state: State) -> None:
+        """Jump to the next iteration or out of this loop, from the innermost open region."""
+        inner = self.recorder.frames[-1]
+        if inner is self:
+            end = self.recorder.builder.end(kind)
+            (self.breaks if kind is Op.BREAK else self.continues).append(Exit(end, state))
+        else:
+            end = self.recorder.builder.end(Op.BREAK)
+            inner.passing.append(Passing(Exit(end, state), self, kind))
+
+    def close(self) -> State | None:
+        """Close the loop; gives the variables behind it, or None to record the body again."""
+        recorder = self.recorder
+        again = self._settle_continues()
+        if again or (recorder.unsettled and any(self.loose)):
+            self._fall_back()
+            return None
+        recorder.unsettled |= self.was_unsettled
+        recorder.frames.pop()
+        self._complete_continues()
+        return self._finish()
+
+    def _carried(self) -> list[tuple[int, int, int]]:
+        """(name, leaf, parameter) of every carried leaf."""
+        places = []
+        param = 0
+        for place, shape in enumerate(self.shapes):
+            for k in range(shape.count if shape else 0):
+                places.append((place, k, param))
+                param += 1
+        return places
+
+    def _settle_continues(self) -> bool:
+        """Check what flows back; True when an unsettled type turns out to be another."""
+        again = False
+        for exit in self.continues:
+            param = 0
+            for place, shape in enumerate(self.shapes):
+                if shape is None:
+                    continue
+                leaves = self._leaves(exit.state[place], shape, place)
+                for k, leaf in enumerate(leaves):
+                    again |= self._settle(place, k, param, leaf)
+                    param += 1
+        return again
+
+    def _leaves(self, value: object, shape: Shape, place: int) -> list[object]:
+        leaves, found = flatten(value)
+        if not found.fits(shape):
+            before = self.before[place]
+            raise disagreement(self.names[place], different(before, value), "in the loop")
+        return leaves
+
+    def _settle(self, place: int, k: int, param: int, leaf: object) -> bool:
+        dtype = self.types[param]
+        marker = Scalar(self.recorder, self.params[param], self.loose[param])
+        try:
+            agreed, _ = merge([marker, leaf])
+        except ChangedError as error:
+            if self.loose[param] and isinstance(leaf, Scalar) and not leaf.tentative:
+                agreed = leaf.dtype
+                self._check_start(place, k, agreed)
+            else:
+                raise disagreement(self.names[place], error, "in the loop") from None
+        if agreed is dtype:
+            return False
+        if (place, k) in self.settled:
+            error = ChangedError(f"{dtype.name} at the start and {agreed.name} at the end")
+            raise disagreement(self.names[place], error, "in the loop")
+        self.settled[place, k] = agreed
+        return True
+
+    def _check_start(self, place: int, k: int, dtype: DType) -> None:
+        """A literal at the start must fit the type that the loop gives the variable."""
+        leaf = flatten(self.before[place])[0][k]
+        try:
+            merge([leaf, Scalar(self.recorder, self.recorder.builder.const(dtype, 0))])
+        except ChangedError as error:
+            raise disagreement(self.names[place], error, "in the loop") from None
+
+    def _fall_back(self) -> None:
+        """Forget the recording of the body; unsettled types become what they are known to be."""
+        for place, k, param in self._carried():
+            if self.loose[param]:
+                self.settled.setdefault((place, k), self.types[param])
+        recorder = self.recorder
+        recorder.frames.pop()
+        recorder.builder.rollback(self.snapshot)
+        recorder.counts = dict(self.counts)
+        self.breaks, self.continues, self.passing = [], [], []
+
+    def _complete_continues(self) -> None:
+        builder = self.recorder.builder
+        for exit in self.continues:
+            values = []
+            for place, k, param in self._carried():
+                leaf = flatten(exit.state[place])[0][k]
+                values.append(convert(self.recorder, leaf, self.types[param]))
+            builder.complete(exit.end, tuple(values))
+
+    def _finish(self) -> State:
+        """Build the loop with its results, and send on what only passes through."""
+        recorder, builder = self.recorder, self.recorder.builder
+        groups: list[tuple[Frame | None, Op, list[Exit]]] = []
+        if self.breaks:
+            groups.append((None, Op.BREAK, self.breaks))
+        for passing in self.passing:
+            for target, kind, exits in groups:
+                if target is passing.target and kind is passing.kind:
+                    exits.append(passing.exit)
+                    break
+            else:
+                groups.append((passing.target, passing.kind, [passing.exit]))
+        merged = [
+            Merge(
+                recorder, (target or self).names, [exit.state for exit in exits], "after the loop"
+            )
+            for target, _, exits in groups
+        ]
+        types: list[DType] = [i32] if len(groups) > 1 else []
+        for one in merged:
+            types += one.types
+        for code, (_, _, exits) in enumerate(groups):
+            for nth, exit in enumerate(exits):
+                values = [builder.const(i32, code)] if len(groups) > 1 else []
+                for other, one in enumerate(merged):
+                    if other == code:
+                        values += one.values(nth)
+                    else:
+                        values += [builder.const(dtype, 0) for dtype in one.types]
+                builder.complete(exit.end, tuple(values))
+        initial = []
+        for place, k, param in self._carried():
+            leaf = flatten(self.before[place])[0][k]
+            initial.append(convert(recorder, leaf, self.types[param]))
+        results = builder.loop(tuple(initial), builder.close(), tuple(types))
+        return self._behind(groups, merged, results)
+
+    def _behind(
+        self,
+        groups: list[tuple[Frame | None, Op, list[Exit]]],
+        merged: list[Merge],
+        results: tuple[Value, ...],
+    ) -> State:
+        builder = self.recorder.builder
+        if not groups:  # only `return` leaves this loop: nothing follows it
+            builder.end(Op.RETURN)
+            return (UNSET,) * len(self.names)
+        start = 1 if len(groups) > 1 else 0
+        states = []
+        for one in merged:
+            states.append(one.assemble(results[start : start + len(one.types)]))
+            start += len(one.types)
+        for code in range(len(groups) - 1, -1, -1):
+            target, kind, _ = groups[code]
+            if target is None:
+                return states[code]
+            if code == 0:
+                target.exit(kind, states[code])
+                break
+            chosen = builder.pure(Op.EQ, (results[0], builder.const(i32, code)))
+            builder.open()
+            target.exit(kind, states[code])
+            then = builder.close()
+            builder.open()
+            builder.end(Op.YIELD)
+            builder.if_(chosen, then, builder.close())
+        return (UNSET,) * len(self.names)
+
+
+@final
+class Merge:
+    """The variables of several paths that come together: which flow through results, and how."""
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        names: tuple[str, ...],
+        states: Sequence[State],
+        where: str,
+        always: bool = True,
+    ) -> None:
+        self.recorder = recorder
+        self.types: list[DType] = []
+        self._parts: list[tuple[Shape | None, list[tuple[int | None, object]]]] = []
+        self._leaves: list[list[object]] = []  # per result, its leaf on each path
+        self._tentative: list[bool] = []
+        for place, name in enumerate(names):
+            self._add(name, [state[place] for state in states], where, always)
+
+    def _add(self, name: str, values: list[object], where: str, always: bool) -> None:
+        if any(value is UNSET for value in values):
+            if not all(value is UNSET for value in values):
+                self.recorder.unset[name] = user_site()
+            self._parts.append((None, []))
+            return
+        if all(value is values[0] for value in values[1:]) and not always:
+            self._parts.append((Shape("static", count=0, make=values[0]), []))
+            return
+        flat = [flatten(value) for value in values]
+        shape = flat[0][1]
+        for other, (_, found) in zip(values[1:], flat[1:], strict=True):
+            if not found.fits(shape):
+                raise disagreement(name, different(values[0], other), where)
+        leaves: list[tuple[int | None, object]] = []
+        for k in range(shape.count):
+            paths = [one[k] for one, _ in flat]
+            if not always and all(same(paths[0], path) for path in paths[1:]):
+                leaves.append((None, paths[0]))
+                continue
+            try:
+                dtype, tentative = merge(paths)
+            except ChangedError as error:
+                raise disagreement(name, error, where) from None
+            leaves.append((len(self.types), None))
+            self.types.append(dtype)
+            self._leaves.append(paths)
+            self._tentative.append(tentative)
+        self._parts.append((shape, leaves))
+
+    def values(self, path: int) -> list[Value]:
+        """What one path gives to the results."""
+        return [
+            convert(self.recorder, leaves[path], dtype)
+            for leaves, dtype in zip(self._leaves, self.types, strict=True)
+        ]
+
+    def assemble(self, results: Sequence[Value]) -> State:
+        """The variables behind the paths."""
+        state: list[object] = []
+        for shape, leaves in self._parts:
+            if shape is None:
+                state.append(UNSET)
+                continue
+            items = [
+                leaf
+                if place is None
+                else Scalar(self.recorder, results[place], self._tentative[place])
+                for place, leaf in leaves
+            ]
+            state.append(unflatten(shape, items, self.recorder))
+        return tuple(state)
+
+
+class Construct:
+    """A control-flow construct of the user's source while it runs.
+
+    Attributes:
+        traced: decided by run-time values, so that it is recorded.
+        load: the variables are to be read from ``values`` now.
+        values: the variables assigned inside, in the order of their names.
+    """
+
+    def __init__(self, recorder: Recorder, names: tuple[str, ...]) -> None:
+        self.recorder = recorder
+        self.names = names
+        self.traced = False
+        self.load = False
+        self.values: State = ()
+
+    def _end_unreachable(self) -> None:
+        """Nothing can follow in this region."""
+        if not self.recorder.builder.ended:
+            self.recorder.builder.end(Op.RETURN)
+
+    def crossed(self) -> bool:
+        """Whether a jump to this construct crosses a traced one."""
+        constructs = self.recorder.constructs
+        return any(inner.traced for inner in constructs[constructs.index(self) + 1 :])
+
+    def jump(self, kind: str) -> None:
+        """Unwind the host's control flow to this construct."""
+        self.recorder.jump = (self, kind)
+
+    def jumped(self) -> str | None:
+        """The jump that arrives here, if one does."""
+        jump = self.recorder.jump
+        if jump is not None and jump[0] is self:
+            self.recorder.jump = None
+            return jump[1]
+        return None
+
+
+@final
+class If(Construct):
+    """An ``if`` statement."""
+
+    def __init__(self, recorder: Recorder, test: object, names: tuple[str, ...]) -> None:
+        super().__init__(recorder, names)
+        self.arm = True
+        self._stage = 0
+        if isinstance(test, Scalar):
+            self.traced = self.load = True
+            self._condition = truth(test)
+        elif isinstance(test, Vector):
+            fail("a vector is used as a condition", "reduce it: kj.any(v) or kj.all(v)")
+        else:
+            self.arm = bool(test)
+
+    def start(self, scope: Mapping[str, object]) -> None:
+        if self.traced:
+            self._before = read(scope, self.names)
+            self._fallen: list[Exit | None] = [None, None]
+            self._regions: list[Any] = []
+            self.site = self.recorder.builder.at
+
+    def next(self) -> bool:
+        if not self.traced:
+            self._stage += 1
+            return self._stage == 1
+        recorder, builder = self.recorder, self.recorder.builder
+        if self._stage == 0:
+            recorder.constructs.append(self)
+        else:
+            if recorder.jump is not None:  # an outer construct starts again: forget all this
+                recorder.constructs.remove(self)
+                self.values = self._before
+                return False
+            if not builder.ended:
+                self._end_unreachable()
+            self._regions.append(builder.close())
+        if self._stage == 2:
+            recorder.constructs.pop()
+            self._merge()
+            return False
+        self.arm = self._stage == 0
+        self._stage += 1
+        self.values = self._before
+        builder.open()
+        return True
+
+    def leave(self, scope: Mapping[str, object]) -> None:
+        """The end of an arm is reached."""
+        if self.traced and self.recorder.jump is None and not self.recorder.builder.ended:
+            end = self.recorder.builder.end(Op.YIELD)
+            self._fallen[0 if self.arm else 1] = Exit(end, read(scope, self.names))
+
+    def _merge(self) -> None:
+        recorder, builder = self.recorder, self.recorder.builder
+        fallen = [exit for exit in self._fallen if exit is not None]
+        builder.at = self.site
+        if not fallen:
+            builder.if_(self._condition, *self._regions)
+            self._end_unreachable()
+            self.values = (UNSET,) * len(self.names)
+            return
+        changed = self._changed(fallen)
+        names = tuple(self.names[k] for k in changed)
+        states = [tuple(exit.state[k] for k in changed) for exit in fallen]
+        merged = Merge(recorder, names, states, "at the branch", always=len(fallen) == 1)
+        for path, exit in enumerate(fallen):
+            builder.complete(exit.end, tuple(merged.values(path)))
+        results = builder.if_(self._condition, *self._regions)
+        after = list(self._before)
+        for k, value in zip(changed, merged.assemble(results), strict=True):
+            after[k] = value
+        self.values = tuple(after)
+
+    def _changed(self, fallen: list[Exit]) -> list[int]:
+        """Positions of the variables that some path has assigned."""
+        return [
+            k
+            for k, value in enumerate(self._before)
+            if any(exit.state[k] is not value for exit in fallen)
+        ]
+
+
+class Loop(Construct):
+    """What ``while``, ``for`` and functions share: host first, traced when need be."""
+
+    def __init__(self, recorder: Recorder, names: tuple[str, ...]) -> None:
+        super().__init__(recorder, names)
+        self.frame: Frame | None = None
+        self._iterations = 0
+        self._started = False
+        self.done = False
+
+    def start(self, scope: Mapping[str, object]) -> None:
+        self._before = read(scope, self.names)
+        self._snapshot = self.recorder.builder.snapshot()
+        self._counts = dict(self.recorder.counts)
+        self._frames = len(self.recorder.frames)
+        self._state = self._before
+
+    def _begin_again(self) -> None:
+        """Forget what was recorded since the start, and be traced from there."""
+        recorder = self.recorder
+        recorder.builder.rollback(self._snapshot)
+        recorder.counts = dict(self._counts)
+        del recorder.frames[self._frames :]
+        self.traced = self.load = True
+        self._iterations = 0
+
+    def _count(self) -> None:
+        self._iterations += 1
+        if self._iterations > MAX_HOST_ITERATIONS:
+            raise TraceError(
+                f"a loop has run {MAX_HOST_ITERATIONS} times while the kernel was recorded",
+                at=user_site(),
+                mend="its condition never involves a run-time value; loop over kj values, or "
+                "compute the result outside the kernel",
+            )
+
+    def break_(self, scope: Mapping[str, object]) -> None:
+        if self.traced:
+            self._exit(Op.BREAK, read(scope, self.names))
+        else:
+            self.jump("again" if self.crossed() else "break")
+
+    def continue_(self, scope: Mapping[str, object]) -> None:
+        if self.traced:
+            self._exit(Op.CONTINUE, read(scope, self.names))
+        else:
+            self.jump("again" if self.crossed() else "continue")
+
+    def _exit(self, kind: Op, state: State) -> None:
+        assert self.frame is not None
+        self.frame.exit(kind, state)
+
+    def _once(self) -> Frame:
+        """An open loop that runs once and carries nothing: a place to jump out of."""
+        frame = Frame(self.recorder, self.names, (UNSET,) * len(self.names))
+        frame.open()
+        return frame
+
+    def _finish(self) -> None:
+        self.recorder.constructs.remove(self)
+
+
+@final
+class While(Loop):
+    """A ``while`` loop."""
+
+    def next(self) -> bool:
+        recorder = self.recorder
+        if not self._started:
+            self._started = True
+            recorder.constructs.append(self)
+            return True
+        if recorder.jump is not None:
+            kind = self.jumped()
+            if kind is None or kind == "break":
+                self._finish()
+                return False
+            if kind == "again":
+                self._begin_again()
+        if not self.traced:
+            if self.done:
+                self._finish()
+                return False
+            self._count()
+            return True
+        if self.frame is None:
+            self.frame = Frame(recorder, self.names, self._before)
+        else:
+            self._end_unreachable()
+            after = self.frame.close()
+            if after is not None:
+                self.values = after
+                self._finish()
+                return False
+        self.values = self.frame.open()
+        return True
+
+    def test(self, value: object, scope: Mapping[str, object]) -> bool:
+        """Whether the body is entered, by the loop's condition."""
+        if self.recorder.jump is not None or self.recorder.builder.ended:
+            return False
+        if not self.traced:
+            if isinstance(value, Scalar):
+                self._begin_again()
+                return False
+            self.done = not value
+            return not self.done
+        assert self.frame is not None
+        state = read(scope, self.names)
+        if not isinstance(value, Scalar):
+            if not value:
+                self.frame.exit(Op.BREAK, state)
+            return bool(value)
+        _leave_unless(self.frame, truth(value), state)
+        return True
+
+    def leave(self, scope: Mapping[str, object]) -> None:
+        """The end of the body is reached."""
+        if self.traced and self.recorder.jump is None and not self.recorder.builder.ended:
+            assert self.frame is not None
+            self.frame.exit(Op.CONTINUE, read(scope, self.names))
+
+
+def _closed(frame: Frame) -> State:
+    """Close a loop that runs once; having no unsettled variables, it is never recorded again."""
+    after = frame.close()
+    assert after is not None
+    return after
+
+
+def _leave_unless(frame: Frame, condition: Value, state: State) -> None:
+    """``if not condition: break``"""
+    builder = frame.recorder.builder
+    builder.open()
+    frame.exit(Op.BREAK, state)
+    leave = builder.close()
+    builder.open()
+    builder.end(Op.YIELD)
+    builder.if_(builder.logical_not(condition), leave, builder.close())
+
+
+@final
+class Range:
+    """``range`` inside a kernel; iterated on the host when its ends are Python numbers.
+
+    ``forward`` says that a run-time step is known to be positive.
+    """
+
+    def __init__(self, start: Any, stop: Any, step: Any, forward: bool = False) -> None:
+        self.start, self.stop, self.step, self.forward = start, stop, step, forward
+
+    @property
+    def on_host(self) -> bool:
+        return all(type(end) is int for end in (self.start, self.stop, self.step))
+
+    def host(self) -> range:
+        if not self.on_host:
+            fail(
+                "a range over run-time values is used as a list of numbers",
+                "use it in a `for` statement",
+            )
+        return range(self.start, self.stop, self.step)
+
+    def __iter__(self) -> Any:
+        return iter(self.host())
+
+    def __len__(self) -> int:
+        return len(self.host())
+
+    def __getitem__(self, key: int) -> int:
+        return self.host()[key]
+
+
+@final
+class For(Loop):
+    """A ``for`` loop: recorded over a `Range`, repeated on the host over anything else."""
+
+    def __init__(
+        self, recorder: Recorder, iterable: object, names: tuple[str, ...], continues: bool
+    ) -> None:
+        super().__init__(recorder, names)
+        self.item: object = None
+        self._continues = continues
+        self._inner: Frame | None = None
+        if isinstance(iterable, Range):
+            self.traced = self.load = True
+            self._range: Range | None = iterable
+            self._bounds(iterable)
+        else:
+            self._range = None
+            self._items = _host_items(iterable)
+
+    def _bounds(self, bounds: Range) -> None:
+        """The ends of a recorded loop in one type."""
+        recorder = self.recorder
+        dtype = _range_type(bounds)
+        self._start = _as_type(recorder, bounds.start, dtype)
+        self._stop = _as_type(recorder, bounds.stop, dtype)
+        self._step = (
+            bounds.step if type(bounds.step) is int else _as_type(recorder, bounds.step, dtype)
+        )
+
+    def next(self) -> bool:
+        if self._range is not None:
+            return self._next_recorded()
+        recorder = self.recorder
+        if not self._started:
+            self._started = True
+            recorder.constructs.append(self)
+        elif recorder.jump is not None:
+            kind = self.jumped()
+            if kind is None or kind == "break":
+                self._finish()
+                return False
+            if kind == "again":
+                self._begin_again()
+                self.frame = self._once()
+                self._state = self._before
+        elif self.traced:
+            self._close_iteration()
+        return self._next_item()
+
+    def _close_iteration(self) -> None:
+        if self._inner is not None:
+            self._end_unreachable()
+            self._state = _closed(self._inner)
+            self._inner = None
+
+    def _next_item(self) -> bool:
+        recorder = self.recorder
+        if self._iterations == len(self._items) or (self.traced and recorder.builder.ended):
+            if self.traced:
+                self._close_block()
+            self._finish()
+            return False
+        self.item = self._items[self._iterations]
+        self._count()
+        if self.traced:
+            self.values = self._state
+            if self._continues:
+                self._inner = self._once()
+        return True
+
+    def _close_block(self) -> None:
+        assert self.frame is not None
+        if not self.recorder.builder.ended:
+            self.frame.exit(Op.BREAK, self._state)
+        self.values = _closed(self.frame)
+
+    def _exit(self, kind: Op, state: State) -> None:
+        if self._range is not None:
+            self._jump_recorded(kind, state)
+        elif kind is Op.CONTINUE:
+            assert self._inner is not None
+            self._inner.exit(Op.BREAK, state)
+        else:
+            assert self.frame is not None
+            self.frame.exit(kind, state)
+
+    def leave(self, scope: Mapping[str, object]) -> None:
+        """The end of the body is reached."""
+        if not self.traced or self.recorder.jump is not None or self.recorder.builder.ended:
+            return
+        state = read(scope, self.names)
+        if self._range is not None:
+            self._jump_recorded(Op.CONTINUE, state)
+        elif self._inner is not None:
+            self._inner.exit(Op.BREAK, state)
+        else:
+            self._state = state
+
+    # Recorded over a Range: the counter is carried beside the variables.
+
+    def _next_recorded(self) -> bool:
+        recorder = self.recorder
+        if not self._started:
+            self._started = True
+            recorder.constructs.append(self)
+            self.frame = Frame(recorder, ("the counter", *self.names), (self._start, *self._before))
+        else:
+            if recorder.jump is not None:
+                self._finish()
+                return False
+            assert self.frame is not None
+            self._end_unreachable()
+            after = self.frame.close()
+            if after is not None:
+                self.values = after[1:]
+                self._finish()
+                return False
+        assert self.frame is not None
+        counter, *self._rest = self.frame.open()
+        assert isinstance(counter, Scalar)
+        self.values = tuple(self._rest)
+        self.item = self._counter = counter
+        _leave_unless(self.frame, truth(self._goes_on(counter)), (counter, *self._rest))
+        return True
+
+    def _goes_on(self, counter: Scalar) -> Any:
+        """Whether the counter is still before the end."""
+        upward = compare(Op.LT, counter, self._stop)
+        if type(self._step) is int:
+            return upward if self._step > 0 else compare(Op.GT, counter, self._stop)
+        assert self._range is not None
+        if self._range.forward:
+            return upward
+        downward = compare(Op.GT, counter, self._stop)
+        up, down = compare(Op.GT, self._step, 0), compare(Op.LT, self._step, 0)
+        return (upward & up) | (downward & down)
+
+    def _jump_recorded(self, kind: Op, state: State) -> None:
+        assert self.frame is not None
+        if kind is Op.BREAK:
+            self.frame.exit(kind, (self._counter, *state))
+            return
+        after = binary(Op.ADD, self._counter, self._step)
+        if self._step not in (1, -1) if type(self._step) is int else True:
+            # Past the largest number of the type the counter would wrap and never end.
+            _leave_unless(self.frame, truth(self._advanced(after)), (self._counter, *state))
+        self.frame.exit(kind, (after, *state))
+
+    def _advanced(self, after: Scalar) -> Any:
+        """Whether the counter moved in the direction of the step."""
+        upward = compare(Op.GT, after, self._counter)
+        downward = compare(Op.LT, after, self._counter)
+        if type(self._step) is int:
+            return upward if self._step > 0 else downward
+        up = compare(Op.GT, self._step, 0)
+        return (upward & up) | (downward & ~up)
+
+
+def _range_type(bounds: Range) -> DType:
+    """The type of the counter: that of the ends that have one, else ``index``."""
+    dtype: DType | None = None
+    for end in (bounds.start, bounds.stop, bounds.step):
+        if not isinstance(end, Scalar):
+            continue
+        if not end.dtype.is_integer:
+            fail(f"range of {end.dtype.name}", "its ends are integers: cast with kj.i32(...)")
+        try:
+            dtype = end.dtype if dtype is None else promote(dtype, end.dtype)
+        except MixError as error:
+            fail(f"range over mixed types: {error}", f"cast an end: {' or '.join(error.mends)}")
+    return dtype or index
+
+
+def _as_type(recorder: Recorder, value: object, dtype: DType) -> Scalar:
+    scalar = to_scalar(recorder, value, dtype)
+    return Scalar(recorder, recorder.builder.cast(scalar.value, dtype))
+
+
+def _host_items(iterable: object) -> list[object]:
+    if isinstance(iterable, Scalar):
+        fail("a number is iterated", "write `for i in range(n)`")
+    items: list[object] = []
+    for item in iterable:  # type: ignore[attr-defined]  # raises TypeError for what is not iterable
+        items.append(item)
+        if len(items) > MAX_HOST_ITERATIONS:
+            fail(f"a host iterable has more than {MAX_HOST_ITERATIONS} items")
+    return items
+
+
+@final
+class Block(Loop):
+    """A function that returns early: in the root function a traced return ends the invocation;
+    elsewhere the function becomes a loop that runs once, left with the returned value."""
+
+    def __init__(self, recorder: Recorder, names: tuple[str, ...]) -> None:
+        super().__init__(recorder, names)
+        self._root = len(recorder.calls) == 1
+        self.result: object = None
+
+    def next(self) -> bool:
+        recorder = self.recorder
+        if not self._started:
+            self._started = True
+            recorder.constructs.append(self)
+            return True
+        kind = self.jumped() if recorder.jump is not None else None
+        if kind == "again":
+            self._begin_again()
+            self.frame = Frame(recorder, ("the returned value",), (UNSET,))
+            self.frame.open()
+            self.values = self._before
+            return True
+        if self.traced:
+            assert self.frame is not None
+            if recorder.jump is None:
+                if not recorder.builder.ended:
+                    self.frame.exit(Op.BREAK, (None,))
+                self.result = _closed(self.frame)[0]
+        self._finish()
+        return False
+
+    def return_(self, value: object) -> None:
+        if self.traced:
+            assert self.frame is not None
+            self.frame.exit(Op.BREAK, (value,))
+        elif not self.crossed():
+            self.result = value
+            self.jump("return")
+        elif self._root:
+            if value is not None:
+                fail("a kernel returns a value", "kernels return None: store results to an array")
+            self.recorder.builder.end(Op.RETURN)
+        else:
+            self.jump("again")

@@ -1,0 +1,440 @@
+"""What rewritten source calls. Each hook acts when a run-time value is involved and is plain
+Python otherwise."""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import operator
+import sys
+from collections.abc import Callable, Mapping
+from enum import Enum
+from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
+from typing import Any, Final
+
+import numpy as np
+
+from khaljit.tracer import host
+from khaljit.tracer.dtypes import DType
+from khaljit.tracer.errors import TraceError
+from khaljit.tracer.flow import Block, For, If, While
+from khaljit.tracer.intrinsics import constant
+from khaljit.tracer.ir import Note
+from khaljit.tracer.ops import Op
+from khaljit.tracer.proxy import (
+    Array,
+    Scalar,
+    Vector,
+    compare,
+    describe,
+    fail,
+    is_literal,
+    is_proxy,
+    select,
+    to_scalar,
+    truth,
+)
+from khaljit.tracer.recorder import Recorder, current, user_site
+from khaljit.tracer.rewrite import is_rewritten, rewrite
+from khaljit.tracer.state import UNSET as UNSET
+
+slice = builtins.slice
+
+
+def _recorder() -> Recorder:
+    return current("a rewritten function")
+
+
+# Statements.
+
+
+def if_(test: object, names: tuple[str, ...]) -> If:
+    recorder = _recorder()
+    recorder.mark()
+    return If(recorder, test, names)
+
+
+def while_(names: tuple[str, ...]) -> While:
+    return While(_recorder(), names)
+
+
+def for_(iterable: object, names: tuple[str, ...], continues: bool) -> For:
+    recorder = _recorder()
+    recorder.mark()
+    return For(recorder, iterable, names, continues)
+
+
+def block(names: tuple[str, ...]) -> Block:
+    return Block(_recorder(), names)
+
+
+def dead() -> bool:
+    """Whether nothing can follow here, since a jump left."""
+    recorder = _recorder()
+    return recorder.jump is not None or recorder.builder.ended
+
+
+def result(value: object) -> object:
+    """The value of a ``return`` at the end of a function."""
+    recorder = _recorder()
+    if len(recorder.calls) == 1 and value is not None:
+        fail("a kernel returns a value", "kernels return None: store results to an array")
+    return value
+
+
+def assert_(condition: object, message: Callable[[], object] | None, text: str) -> None:
+    """An assertion: checked now on host values, when the kernel runs on run-time values."""
+    recorder = _recorder()
+    recorder.mark()
+    said = None if message is None else message()
+    if not isinstance(condition, Scalar):
+        if not condition:
+            raise AssertionError(said if said is not None else text)
+        return
+    words = f"assert {text}" if said is None else f"assert {text}: {said}"
+    note = Note(words, recorder.note_site())
+    recorder.builder.effect(Op.ASSERT, (truth(condition),), note)
+
+
+def check_raise() -> None:
+    """An exception is raised here: fine on the host, impossible under a traced branch."""
+    if _recorder().in_traced_flow:
+        fail(
+            "an exception cannot be raised for some invocations only",
+            "write `assert condition, message`, which is checked when the kernel runs",
+        )
+
+
+# Expressions.
+
+
+def not_(value: Any) -> Any:
+    if not isinstance(value, Scalar):
+        return not value
+    recorder = value._live()
+    recorder.mark()
+    return Scalar(recorder, recorder.builder.logical_not(truth(value)))
+
+
+def and_(first: Any, *rest: Callable[[], Any]) -> Any:
+    return _logical(first, rest, True)
+
+
+def or_(first: Any, *rest: Callable[[], Any]) -> Any:
+    return _logical(first, rest, False)
+
+
+def _logical(first: Any, rest: tuple[Callable[[], Any], ...], conjunction: bool) -> Any:
+    """``and`` and ``or``: what stands right is evaluated only where the left does not decide."""
+    if not rest:
+        return first
+    if not isinstance(first, Scalar):
+        if bool(first) is not conjunction:
+            return first
+        return _logical(rest[0](), rest[1:], conjunction)
+    recorder = first._live()
+
+    def right() -> Any:
+        found = _logical(rest[0](), rest[1:], conjunction)
+        if isinstance(found, bool | np.bool_):
+            return bool(found)
+        return Scalar(recorder, truth(found))
+
+    left = Scalar(recorder, truth(first))
+    if conjunction:
+        return _choose(left, right, lambda: False, logical=Op.AND)
+    return _choose(left, lambda: True, right, logical=Op.OR)
+
+
+_COMPARISONS: Final = {
+    "Eq": operator.eq,
+    "NotEq": operator.ne,
+    "Lt": operator.lt,
+    "LtE": operator.le,
+    "Gt": operator.gt,
+    "GtE": operator.ge,
+    "Is": operator.is_,
+    "IsNot": operator.is_not,
+    "In": lambda a, b: a in b,
+    "NotIn": lambda a, b: a not in b,
+}
+
+
+def chain(names: tuple[str, ...], first: Any, *thunks: Callable[[], Any]) -> Any:
+    """``a < b < c``: each operand evaluated once, and only while the chain holds."""
+    right = thunks[0]()
+    value = _COMPARISONS[names[0]](first, right)
+    if len(names) == 1:
+        return value
+    return and_(value, lambda: chain(names[1:], right, *thunks[1:]))
+
+
+def choose(test: Any, yes: Callable[[], Any], no: Callable[[], Any]) -> Any:
+    """``yes if test else no``"""
+    if not isinstance(test, Scalar):
+        return yes() if test else no()
+    return _choose(test, yes, no)
+
+
+def _choose(
+    test: Scalar, yes: Callable[[], Any], no: Callable[[], Any], logical: Op | None = None
+) -> Any:
+    """Evaluate both sides; a branch stays recorded only where one of them has effects."""
+    recorder = test._live()
+    builder = recorder.builder
+    start = builder.snapshot()
+    construct = If(recorder, test, ("the choice",))
+    construct.start({})
+    results, pure = [], True
+    while construct.next():
+        results.append(yes() if construct.arm else no())
+        pure = pure and not builder.effects
+        construct.leave({"the choice": results[-1]})
+    if not pure or not all(isinstance(one, Scalar | Vector) or is_literal(one) for one in results):
+        return construct.values[0]
+    builder.rollback(start)
+    if logical is None:
+        return select(test, *results)
+    right = to_scalar(recorder, results[0] if logical is Op.AND else results[1]).value
+    return Scalar(recorder, builder.pure(logical, (truth(test), right)))
+
+
+def attribute(owner: Any, name: str) -> Any:
+    """``owner.name``; what is read from outside the kernel is guarded."""
+    value = getattr(owner, name)
+    if is_proxy(owner) or isinstance(owner, DType | np.generic | Enum):
+        return value
+    if isinstance(owner, ModuleType) and _is_library(owner.__name__):
+        return value
+    if not isinstance(value, MethodType | BuiltinMethodType):
+        recorder = _recorder()
+        key = ("attribute", id(owner), name)
+        recorder.guard(key, f"attribute {name!r}", functools.partial(getattr, owner, name, None))
+    return value
+
+
+def item(owner: Any, key: Any) -> Any:
+    """``owner[key]``"""
+    if isinstance(owner, Array | Vector):
+        return owner[key]
+    if isinstance(owner, np.ndarray):
+        fail(
+            "a NumPy array is captured by the kernel",
+            "pass it as an argument, or make small fixed data kj.constant(array)",
+        )
+    if isinstance(key, Scalar):
+        if isinstance(owner, tuple | list) and all(
+            is_literal(one) or isinstance(one, np.generic) for one in owner
+        ):
+            return constant(tuple(owner))[key]
+        if isinstance(owner, tuple | list) and owner and all(is_proxy(one) for one in owner):
+            picked = owner[-1]
+            for place in range(len(owner) - 2, -1, -1):
+                picked = select(compare(Op.EQ, key, place), owner[place], picked)
+            return picked
+        fail(
+            f"{describe(owner)} is indexed with a run-time value",
+            "only arrays, vectors and tuples of numbers can be: pass the data as an array",
+        )
+    value = owner[key]
+    if isinstance(owner, list | dict):
+        recorder = _recorder()
+        name = f"an item of a {type(owner).__name__}"
+        recorder.guard(
+            ("item", id(owner), repr(key)), name, functools.partial(_item_or_none, owner, key)
+        )
+    return value
+
+
+def _item_or_none(owner: Any, key: Any) -> object:
+    try:
+        return owner[key]
+    except LookupError:
+        return None
+
+
+def store(owner: Any, key: Any, path: tuple[str, ...], value: Any) -> Any:
+    """``owner[key].path = value``; gives what the owner's name holds afterwards."""
+    if isinstance(owner, Array):
+        _store_to_array(owner, key, path, value)
+        return owner
+    if isinstance(owner, Vector):
+        if path:
+            fail(f"{owner.dtype.name} has no attribute {path[0]!r}")
+        if isinstance(key, Scalar):
+            new = [select(compare(Op.EQ, key, k), value, one) for k, one in enumerate(owner.items)]
+            return owner.replaced(tuple(range(len(new))), Vector(owner._live(), tuple(new)))
+        return owner.replaced((owner.place(key),), value)
+    if isinstance(owner, np.ndarray):
+        fail("a captured NumPy array is written", "pass it as an argument")
+    if path:
+        fail(
+            f"an attribute of an item of {describe(owner)} is assigned",
+            "kernels change no host objects",
+        )
+    _refuse_mutation(owner)
+    owner[key] = value
+    return owner
+
+
+def _store_to_array(owner: Array, key: Any, path: tuple[str, ...], value: Any) -> None:
+    if not path:
+        owner[key] = value
+    elif len(path) == 1 and owner.count > 1:
+        probe = Vector(owner._live(), tuple(_placeholder(owner) for _ in range(owner.count)))
+        places = probe.places(path[0])
+        if len(set(places)) != len(places):
+            fail("a swizzle that is assigned to names a component twice")
+        owner.store(key, places, value)
+    else:
+        fail(f"{owner.element_name} has no attribute {'.'.join(path)!r}")
+
+
+def _placeholder(owner: Array) -> Scalar:
+    recorder = owner._live()
+    return Scalar(recorder, recorder.builder.const(owner.dtype, 0))
+
+
+def replaced(owner: Any, path: tuple[str, ...], value: Any) -> Any:
+    """``owner.path = value``; gives the new value of the owner's name."""
+    if isinstance(owner, Vector) and len(path) == 1:
+        return owner.replaced(owner.places(path[0]), value)
+    if is_proxy(owner):
+        fail(f"{describe(owner)} has no attribute {'.'.join(path)!r} to assign")
+    fail(
+        f"an attribute of {describe(owner)} is assigned in a kernel",
+        "kernels change no host objects: store results to an array",
+    )
+
+
+_MUTATORS: Final = frozenset(
+    {"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem"}
+    | {"remove", "reverse", "setdefault", "sort", "update"}
+)
+
+
+def _refuse_mutation(owner: Any) -> None:
+    if _recorder().in_traced_flow:
+        fail(
+            f"{describe(owner)} is changed under a traced branch or loop",
+            "it would be changed once while recording; use kj.local or an array argument",
+        )
+
+
+# Calls.
+
+
+def _is_library(module: str) -> bool:
+    root = module.partition(".")[0]
+    return root in ("khaljit", "numpy") or root in sys.stdlib_module_names
+
+
+def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+    """``function(*args, **kwargs)``: traced through when it is the user's."""
+    try:
+        always = host.ALWAYS.get(function)
+        mapped = always or host.TABLE.get(function)
+    except TypeError:  # not hashable
+        always = mapped = None
+    if always is not None:
+        return always(*args, **kwargs)
+    if mapped is not None and _has_proxy(args):
+        return mapped(*args, **kwargs)
+    if isinstance(function, FunctionType):
+        return _call_function(function, args, kwargs)
+    if isinstance(function, MethodType):
+        return call(function.__func__, function.__self__, *args, **kwargs)
+    if isinstance(function, functools.partial):
+        return call(function.func, *function.args, *args, **{**function.keywords, **kwargs})
+    if isinstance(function, BuiltinMethodType):
+        if function.__name__ in _MUTATORS and isinstance(function.__self__, list | dict | set):
+            _refuse_mutation(function.__self__)
+        _refuse_foreign(function, args)
+        return function(*args, **kwargs)
+    inline = getattr(function, "__kj_inline__", None)
+    if inline is not None:
+        return call(inline(), *args, **kwargs)
+    method = vars(type(function)).get("__call__")
+    if isinstance(method, FunctionType) and not _is_library(type(function).__module__):
+        return _call_function(method, (function, *args), kwargs)
+    _refuse_foreign(function, args)
+    return function(*args, **kwargs)
+
+
+def _has_proxy(args: tuple[Any, ...]) -> bool:
+    return any(
+        is_proxy(arg) or (isinstance(arg, tuple | list) and any(map(is_proxy, arg))) for arg in args
+    )
+
+
+def _refuse_foreign(function: Any, args: tuple[Any, ...]) -> None:
+    """A library function that knows nothing of run-time values."""
+    module = getattr(function, "__module__", None) or ""
+    foreign = isinstance(function, np.ufunc) or module.partition(".")[0] in _FOREIGN
+    if foreign and _has_proxy(args):
+        name = f"{module or 'numpy'}.{getattr(function, '__name__', function)}"
+        fail(
+            f"{name} has no meaning in a kernel",
+            "see the documentation for the host functions that have; or use khaljit's own",
+        )
+
+
+_FOREIGN: Final = ("numpy", "math", "cmath")
+
+
+def _call_function(function: FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    if function.__module__ and _is_library(function.__module__):
+        _refuse_foreign(function, args)
+        return function(*args, **kwargs)
+    recorder = _recorder()
+    code = function.__code__
+    if code in recorder.calls:
+        names = [one.co_name for one in recorder.calls[recorder.calls.index(code) :]]
+        fail(
+            f"{function.__qualname__} calls itself while it is recorded: "
+            + " -> ".join([*names, code.co_name]),
+            "recursion cannot be recorded; write a loop",
+        )
+    bound = function if is_rewritten(code) else prepare(recorder, function)
+    recorder.calls.append(code)
+    try:
+        return bound(*args, **kwargs)
+    finally:
+        recorder.calls.pop()
+
+
+def prepare(recorder: Recorder, function: FunctionType) -> FunctionType:
+    """The function to run in place of the user's, and guards for what it reads from outside."""
+    rewritten = rewrite(function)
+    names = function.__code__.co_names if rewritten is None else rewritten.globals
+    scope = function.__globals__
+    for name in names:
+        if name in scope:
+            key = ("global", id(scope), name)
+            recorder.guard(key, f"global {name!r}", functools.partial(scope.get, name))
+    cells = function.__closure__ or ()
+    for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
+        try:
+            recorder.guard(("cell", id(cell)), f"captured {name!r}", functools.partial(_cell, cell))
+        except ValueError:
+            raise TraceError(
+                f"the captured variable {name!r} of {function.__qualname__} has no value yet",
+                at=user_site(),
+                mend=f"assign {name} before the kernel is launched",
+            ) from None
+    for place in range(len(function.__defaults__ or ())):
+        recorder.guard(
+            ("default", id(function), place),
+            f"a default of {function.__name__}",
+            functools.partial(_default, function, place),
+        )
+    return function if rewritten is None else rewritten.bind(function, sys.modules[__name__])
+
+
+def _cell(cell: Any) -> object:
+    return cell.cell_contents
+
+
+def _default(function: FunctionType, place: int) -> object:
+    defaults = function.__defaults__ or ()
+    return defaults[place] if place < len(defaults) else UNSET

@@ -1,0 +1,67 @@
+"""Where the regions of a trace stand in one another: the tree that analyses climb.
+
+Regions know what is inside them; a `Place` knows what a region is inside of.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from khaljit.tracer.ir import Region, Value
+from khaljit.tracer.ops import Op
+
+__all__ = ["Place", "meet", "places"]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Place:
+    """A region and where it stands. Equality is identity.
+
+    Attributes:
+        region: the region.
+        parent: the place of the region that holds it; None for the top region.
+        owner: the ``if`` or ``loop`` that it is an arm or the body of; None for the top region.
+        position: of the owner in the parent's body.
+        depth: number of regions around it.
+    """
+
+    region: Region
+    parent: Place | None = None
+    owner: Value | None = None
+    position: int = 0
+    depth: int = 0
+
+    @property
+    def is_loop(self) -> bool:
+        """Whether the region is the body of a loop."""
+        return self.owner is not None and self.owner.op is Op.LOOP
+
+
+def places(top: Region) -> list[Place]:
+    """The places of a region and of all regions nested in it, outer before inner, in order."""
+    found: list[Place] = []
+    stack = [Place(top)]
+    while stack:
+        place = stack.pop()
+        found.append(place)
+        inner = [
+            Place(region, place, effect, position, place.depth + 1)
+            for position, effect in enumerate(place.region.body)
+            for region in effect.regions
+        ]
+        stack.extend(reversed(inner))
+    return found
+
+
+def meet(a: Place, b: Place) -> Place:
+    """The innermost place that holds both."""
+    while a is not b:
+        if a.depth >= b.depth:
+            assert a.parent is not None, "places of one trace"
+            a = a.parent
+        else:
+            assert b.parent is not None, "places of one trace"
+            b = b.parent
+    return a

@@ -1,0 +1,125 @@
+"""Loops that run once become branches.
+
+A loop whose body never continues is a block that is left by ``break``: helper functions with early
+returns are recorded so. Before::
+
+    %r = loop {
+        if %c { break %a } else { yield }
+        store out[%i] %x
+        break %b
+    }
+
+After::
+
+    %r = if %c { yield %a } else { store out[%i] %x  yield %b }
+
+What follows a branch that leaves the block moves into the arm that goes on. Where both arms of such
+a branch go on, it would have to be put in two places; that loop is left as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from khaljit.tracer.ir import Region, Trace, Value
+from khaljit.tracer.ops import Op
+from khaljit.tracer.rewriting import Rewriter, Walk
+
+__all__ = ["once"]
+
+
+def once(trace: Trace) -> Trace:
+    """Turn blocks into branches where nothing has to be duplicated."""
+    return _Once(trace).run()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    """What comes after the end of an arm: the rest of the region around it, and so on outwards."""
+
+    region: Region
+    position: int
+    branch: Value
+    outer: _Rest | None
+
+
+class _Once(Rewriter):
+    def loop(self, value: Value) -> Walk[tuple[Value, ...]]:
+        leaving = _leaving(value.regions[0])
+        if leaving is None:
+            results: tuple[Value, ...] = yield super().loop(value)
+            return results
+        outcome = yield self._flow(value.regions[0], 0, None, leaving)
+        if outcome is None:
+            if not self.builder.ended:
+                self.builder.end(Op.RETURN)
+            return ()
+        reached: tuple[Value, ...] = outcome
+        return reached
+
+    def _flow(
+        self, region: Region, start: int, rest: _Rest | None, leaving: set[Value]
+    ) -> Walk[tuple[Value, ...] | None]:
+        """Rebuild a region of the block and what follows; gives the block's results, or None."""
+        while True:
+            for position in range(start, len(region.body)):
+                effect = region.body[position]
+                if effect in leaving:
+                    after = _Rest(region, position + 1, effect, rest)
+                    outcome: tuple[Value, ...] | None = yield self._branch(effect, after, leaving)
+                    return outcome
+                yield self.body(Region((), (effect,), region.end))
+                if self.builder.ended:
+                    return None
+            if region.end.op is Op.BREAK:
+                return self.all(region.end.args)
+            if region.end.op is not Op.YIELD:
+                self.end(region.end)
+                return None
+            assert rest is not None, "a loop's body does not yield"
+            self.results[rest.branch] = self.all(region.end.args)
+            region, start, rest = rest.region, rest.position, rest.outer
+
+    def _branch(
+        self, branch: Value, rest: _Rest, leaving: set[Value]
+    ) -> Walk[tuple[Value, ...] | None]:
+        """A branch that leaves the block in one arm or deeper in it."""
+        condition = self.value(branch.args[0])
+        arms = []
+        for region in branch.regions:
+            self.builder.open()
+            outcome = yield self._flow(region, 0, rest, leaving)
+            if not self.builder.ended:
+                if outcome is None:
+                    self.builder.end(Op.RETURN)
+                else:
+                    self.builder.end(Op.YIELD, outcome)
+            arms.append(self.builder.close())
+        self.builder.at = branch.at
+        results = self.builder.if_(condition, arms[0], arms[1])
+        return results if any(arm.end.op is Op.YIELD for arm in arms) else None
+
+
+def _leaving(body: Region) -> set[Value] | None:
+    """The branches of a block that hold its breaks; None unless it is one that can be unfolded.
+
+    Each of them must go on in one arm at most.
+    """
+    found: set[Value] = set()
+    # Regions with the branches of the block around them.
+    stack: list[tuple[Region, tuple[Value, ...]]] = [(body, ())]
+    while stack:
+        region, around = stack.pop()
+        if region.end.op is Op.CONTINUE:
+            return None
+        if region.end.op is Op.BREAK:
+            found.update(around)
+        for effect in region.body:
+            if effect.op is Op.IF:
+                stack.extend((arm, (*around, effect)) for arm in effect.regions)
+    for branch in found:
+        if all(arm.end.op is Op.YIELD for arm in branch.regions):
+            return None
+    return found

@@ -1,0 +1,48 @@
+"""Folds constants and applies the rules of ``rules_*.py`` to every pure value.
+
+Before::
+
+    %a = mul %i 8
+    %b = select (not %p) %x %x
+    store out[%a] (add %b (mul 2 3))
+
+After::
+
+    store out[(shl %i 3)] (add %x 6)
+
+Arrays of one shape share the extents of the first of them.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from khaljit.tracer.ir import Space, Trace, Value
+from khaljit.tracer.ops import OPS, Op
+from khaljit.tracer.passes import rules_arithmetic, rules_logic
+from khaljit.tracer.passes.rules import Maker
+from khaljit.tracer.rewriting import Rewriter
+
+__all__ = ["RULE_FILES", "simplify"]
+
+# Importing a file registers its rules.
+RULE_FILES: Final = (rules_arithmetic, rules_logic)
+
+
+def simplify(trace: Trace) -> Trace:
+    """Give every pure value its simplest form."""
+    return _Simplify(trace).run()
+
+
+class _Simplify(Rewriter):
+    def __init__(self, trace: Trace) -> None:
+        super().__init__(trace)
+        self.maker: Final = Maker(self.builder, trace.index_bits)
+
+    def pure(self, value: Value, args: tuple[Value, ...]) -> Value:
+        if value.op is Op.SHAPE and value.memory.space is Space.ARRAY:
+            first = self.trace.arrays[value.memory.number].same_shape
+            memory = self.builder.memory(self.trace.arrays[first].memory)
+            return self.builder.pure(Op.SHAPE, (memory,), value.attr, value.dtype)
+        stated = value.dtype if OPS[value.op].result is None else None
+        return self.maker.make(value.op, args, value.attr, stated)

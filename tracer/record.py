@@ -1,0 +1,276 @@
+"""Records a kernel: runs its function once on proxies and gives the trace."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import FrameType, FunctionType, TracebackType
+from typing import Any, Final, final
+
+from khaljit.tracer import hooks
+from khaljit.tracer.dtypes import DType
+from khaljit.tracer.errors import KhaljitError, Site, TraceError
+from khaljit.tracer.ir import (
+    IDS,
+    ArrayParam,
+    Element,
+    Memory,
+    Options,
+    ScalarParam,
+    Space,
+    Trace,
+    values,
+)
+from khaljit.tracer.ops import Op
+from khaljit.tracer.proxy import Array, Scalar, Vector
+from khaljit.tracer.recorder import _CURRENT, Guard, Recorder, is_own
+
+__all__ = [
+    "ArrayArgument",
+    "ConstArgument",
+    "GroupArgument",
+    "Recording",
+    "ScalarArgument",
+    "VectorArgument",
+    "record",
+]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ArrayArgument:
+    """An array parameter; see `ArrayParam` for the facts of the launch signature."""
+
+    element: Element
+    count: int  # scalars in an element that is a vector; 1 for a scalar
+    ndim: int
+    contiguous: bool = True
+    aligned: bool = False
+    same_shape: int | None = None  # number of an earlier array; None when there is none
+    same_view: int | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ScalarArgument:
+    """A run-time number."""
+
+    dtype: DType
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class VectorArgument:
+    """A run-time vector, passed as its scalars."""
+
+    dtype: DType
+    count: int
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ConstArgument:
+    """A value that specialises the kernel."""
+
+    value: Any
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GroupArgument:
+    """A tuple, or a dataclass, of arguments.
+
+    Attributes:
+        make: the tuple type (``tuple`` or a NamedTuple) or the dataclass.
+        names: field names of a dataclass; positions of a tuple.
+        parts: the arguments inside.
+    """
+
+    make: Any
+    names: tuple[str, ...]
+    parts: tuple[Argument, ...]
+
+
+Argument = ArrayArgument | ScalarArgument | VectorArgument | ConstArgument | GroupArgument
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A trace, and what it depends on beyond its arguments."""
+
+    trace: Trace
+    guards: tuple[Guard, ...]
+
+
+# Ids that only a kernel with a fixed workgroup can ask for.
+_OBSERVING_IDS: Final = frozenset(IDS) - {"global", "num_workgroups"}
+
+
+def record(
+    function: FunctionType,
+    arguments: Sequence[tuple[str, Argument]],
+    *,
+    bound: Sequence[Any] = (),
+    workgroup: tuple[int, int, int] | None = None,
+    options: Options | None = None,
+    index_bits: int = 32,
+    name: str | None = None,
+) -> Recording:
+    """Record a kernel for one launch signature.
+
+    Args:
+        function: the user's function.
+        arguments: name and kind of each parameter.
+        bound: host objects passed before the arguments (``self`` of a method).
+        workgroup: its size; None lets the backend choose, if nothing in the kernel sees it.
+        options: how to compute.
+        index_bits: width of ``index``, 32 or 64.
+        name: the kernel's name, for people.
+
+    Raises TraceError for what cannot be recorded.
+    """
+    recorder = Recorder(workgroup=workgroup)
+    params = _Parameters(recorder)
+    token = _CURRENT.set(recorder)
+    try:
+        recorder.builder.open()
+        proxies = [params.make(label, argument) for label, argument in arguments]
+        runnable = hooks.prepare(recorder, function)
+        recorder.calls.append(function.__code__)
+        _run(recorder, runnable, (*bound, *proxies))
+        if not recorder.builder.ended:
+            recorder.builder.end(Op.YIELD)
+        trace = Trace(
+            name or function.__name__,
+            tuple(params.arrays),
+            tuple(params.scalars),
+            workgroup,
+            index_bits,
+            options or Options(),
+            recorder.builder.close(),
+            tuple(recorder.sites),
+        )
+        if workgroup is None:
+            _check_unobserved(trace)
+        return Recording(trace, tuple(recorder.guards.values()))
+    finally:
+        recorder.finished = True
+        _CURRENT.reset(token)
+
+
+@final
+class _Parameters:
+    """Makes the proxies of the parameters, and lists them as the trace has them."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.arrays: list[ArrayParam] = []
+        self.scalars: list[ScalarParam] = []
+
+    def make(self, name: str, argument: Argument) -> Any:
+        if isinstance(argument, ConstArgument):
+            return argument.value
+        if isinstance(argument, ScalarArgument):
+            return self._scalar(name, argument.dtype)
+        if isinstance(argument, VectorArgument):
+            letters = "xyzw"[: argument.count]
+            items = (self._scalar(f"{name}.{letter}", argument.dtype) for letter in letters)
+            return Vector(self._recorder, tuple(items))
+        if isinstance(argument, ArrayArgument):
+            return self._array(name, argument)
+        return self._group(name, argument)
+
+    def _group(self, name: str, group: GroupArgument) -> Any:
+        parts = []
+        for label, part in zip(group.names, group.parts, strict=True):
+            inner = f"{name}[{label}]" if label.isdigit() else f"{name}.{label}"
+            parts.append(self.make(inner, part))
+        if dataclasses.is_dataclass(group.make):
+            return group.make(**dict(zip(group.names, parts, strict=True)))
+        return tuple(parts) if group.make is tuple else group.make(*parts)
+
+    def _scalar(self, name: str, dtype: DType) -> Scalar:
+        self.scalars.append(ScalarParam(name, dtype))
+        value = self._recorder.builder.scalar(len(self.scalars) - 1, dtype)
+        return Scalar(self._recorder, value)
+
+    def _array(self, name: str, argument: ArrayArgument) -> Array:
+        number = len(self.arrays)
+        memory = Memory(Space.ARRAY, number, argument.element, (None,) * argument.ndim)
+        same_shape = number if argument.same_shape is None else argument.same_shape
+        same_view = number if argument.same_view is None else argument.same_view
+        self.arrays.append(
+            ArrayParam(name, memory, argument.contiguous, argument.aligned, same_shape, same_view)
+        )
+        return Array(self._recorder, self._recorder.builder.memory(memory), name, argument.count)
+
+
+def _run(recorder: Recorder, function: FunctionType, args: tuple[Any, ...]) -> None:
+    """Run the function; what Python reports of unset variables is explained."""
+    try:
+        result = function(*args)
+    except NameError as error:
+        unset = _unset_variable(recorder, error)
+        if unset is None:
+            raise
+        raise unset from None
+    except RecursionError:
+        raise TraceError(
+            "the kernel nests too deeply to be recorded",
+            mend="shorten chains of helper calls, nested branches, or loops over tuples",
+        ) from None
+    if result is not None and not isinstance(result, KhaljitError):
+        raise TraceError(
+            "a kernel returns a value",
+            at=Site(function.__code__.co_filename, function.__code__.co_firstlineno),
+            mend="kernels return None: store results to an array",
+        )
+
+
+def _unset_variable(recorder: Recorder, error: NameError) -> TraceError | None:
+    """The error for a variable that was set on one path only; None for other names."""
+    name = error.name or _quoted(str(error))
+    if name is None or name not in recorder.unset:
+        return None
+    at = _site_of(error.__traceback__)
+    branch = recorder.unset[name]
+    where = f" that begins at line {branch.line}" if branch is not None else ""
+    return TraceError(
+        f"{name} may have no value here: it is set on one path only of the branch or loop{where}",
+        at=at,
+        mend=f"give {name} a value before the branch or loop",
+    )
+
+
+def _quoted(text: str) -> str | None:
+    parts = text.split("'")
+    return parts[1] if len(parts) > 1 else None
+
+
+def _site_of(traceback: TracebackType | None) -> Site | None:
+    found: tuple[FrameType, int] | None = None
+    while traceback is not None:
+        if not is_own(traceback.tb_frame):
+            found = traceback.tb_frame, traceback.tb_lasti
+        traceback = traceback.tb_next
+    return None if found is None else Site.of_instruction(found[0].f_code, found[1])
+
+
+def _check_unobserved(trace: Trace) -> None:
+    """A kernel without a fixed workgroup must not be able to see how it is grouped."""
+    for value in values(trace.body):
+        what = None
+        if value.op is Op.ID and value.attr[0] in _OBSERVING_IDS:  # type: ignore[index]  # a pair
+            what = f"its {value.attr[0].replace('_', ' ')} id"  # type: ignore[index]
+        elif value.op is Op.MEMORY and value.attr.space is Space.SHARED:  # type: ignore[union-attr]
+            what = "shared memory"
+        elif value.op in (Op.BARRIER, Op.SUBGROUP):
+            what = f"a {value.op.value} operation"
+        if what is not None:
+            raise TraceError(
+                f"{trace.name} uses {what}, and its workgroup size is left to the backend",
+                at=value.at,
+                mend="fix the size: @kj.jit(workgroup=64) or workgroup=(16, 16)",
+            )

@@ -1,0 +1,162 @@
+"""The state of one recording: the builder, who is being traced, and what was read on the way.
+
+One recording runs in one thread and one context; `current` finds it. Nothing here is shared
+between recordings.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Final, final
+
+from khaljit.tracer.build import Builder
+from khaljit.tracer.errors import Site, TraceError
+from khaljit.tracer.ir import Element, Memory, Space, Value
+
+if TYPE_CHECKING:
+    from khaljit.tracer.flow import Construct, Frame
+
+__all__ = ["Guard", "Recorder", "current", "recording", "user_site"]
+
+MAX_OPERATIONS: Final = 500_000
+
+
+def is_own(frame: FrameType) -> bool:
+    """Whether a frame runs khaljit's code, so that errors point at the user's line above it."""
+    name = frame.f_globals.get("__name__", "")
+    return (name == "khaljit" or name.startswith("khaljit.")) and not (
+        frame.f_code.co_filename.startswith("<doctest")
+    )
+
+
+def user_frame() -> FrameType | None:
+    """The innermost frame that is not khaljit's own."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and is_own(frame):
+        frame = frame.f_back
+    return frame
+
+
+def user_site() -> Site | None:
+    """The place in the user's source that is being executed."""
+    frame = user_frame()
+    return None if frame is None else Site.of_instruction(frame.f_code, frame.f_lasti)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Something read from outside the kernel while tracing.
+
+    ``read()`` reads it again; while it gives the very same object, the recording still holds.
+    ``name`` is how the user calls it.
+    """
+
+    name: str
+    read: Callable[[], object]
+    seen: object
+
+    def holds(self) -> bool:
+        return self.read() is self.seen
+
+
+@final
+@dataclass(slots=True)
+class Recorder:
+    """What a recording knows.
+
+    Attributes:
+        builder: makes the trace's values and regions.
+        calls: code of the functions being traced, outermost first.
+        guards: what was read from outside, by what it is.
+        constructs: open control-flow constructs of the rewritten source, innermost last.
+        frames: open recorded loops, innermost last.
+        jump: the construct and kind that a pending jump of the host's control flow unwinds to.
+        counts: number of shared, local and table memories so far.
+        sites: places in the source that notes point into.
+        unset: where a variable was left without a value on some path, by name.
+        unsettled: a loop variable of no settled type met a type that its default would not have
+            given way to, so that its loop must be recorded again.
+    """
+
+    builder: Builder = field(default_factory=Builder)
+    calls: list[CodeType] = field(default_factory=list)
+    guards: dict[tuple[object, ...], Guard] = field(default_factory=dict)
+    constructs: list[Construct] = field(default_factory=list)
+    frames: list[Frame] = field(default_factory=list)
+    jump: tuple[Construct, str] | None = None
+    counts: dict[Space, int] = field(default_factory=dict)
+    sites: list[Site] = field(default_factory=list)
+    unset: dict[str, Site | None] = field(default_factory=dict)
+    workgroup: tuple[int, int, int] | None = None
+    operations: int = 0
+    unsettled: bool = False
+    finished: bool = False
+
+    def mark(self) -> None:
+        """Give what is built next the place in the user's source being executed."""
+        frame: FrameType | None = sys._getframe(2)
+        while frame is not None and is_own(frame):
+            frame = frame.f_back
+        if frame is not None:
+            self.builder.at = Site.of_instruction(frame.f_code, frame.f_lasti)
+        self.operations += 1
+        if self.operations > MAX_OPERATIONS:
+            raise TraceError(
+                f"the kernel has recorded more than {MAX_OPERATIONS} operations",
+                at=user_site(),
+                mend="loop with `for ... in range(...)`, which records the body once; "
+                "kj.unroll and loops over tuples repeat it",
+            )
+
+    def note_site(self) -> int:
+        """Enter the current place into the table of sites; gives its position."""
+        site = user_site() or Site("<unknown>", 0)
+        if site in self.sites:
+            return self.sites.index(site)
+        self.sites.append(site)
+        return len(self.sites) - 1
+
+    def declare(
+        self, space: Space, element: Element, shape: tuple[int, ...], data: bytes | None = None
+    ) -> Value:
+        """A new shared or local memory, or the table with this data."""
+        number = self.counts.get(space, 0)
+        self.counts[space] = number + 1
+        return self.builder.memory(Memory(space, number, element, shape, data))
+
+    def guard(self, key: tuple[object, ...], name: str, read: Callable[[], object]) -> object:
+        """Read something from outside and remember what it was."""
+        found = self.guards.get(key)
+        if found is None:
+            found = self.guards[key] = Guard(name, read, read())
+        return found.seen
+
+    @property
+    def in_traced_flow(self) -> bool:
+        """Whether what runs now stands under a recorded branch or loop."""
+        return any(construct.traced for construct in self.constructs)
+
+
+_CURRENT: Final[ContextVar[Recorder | None]] = ContextVar("khaljit_recorder", default=None)
+
+
+def recording() -> Recorder | None:
+    """The recording that runs in this context, if one does."""
+    return _CURRENT.get()
+
+
+def current(what: str) -> Recorder:
+    """The running recording; a TraceError that names ``what`` when there is none."""
+    recorder = _CURRENT.get()
+    if recorder is None:
+        raise TraceError(
+            f"{what} has a meaning only inside a kernel that is being recorded",
+            at=user_site(),
+            mend="call it in a function decorated with @kj.jit, or in a function that one calls",
+        )
+    return recorder

@@ -1,0 +1,183 @@
+"""Walks a trace and rebuilds it: the machinery under every pass.
+
+A pass is a `Rewriter` that overrides what it changes; what it leaves alone is copied. Laws:
+
+* Every value of the old trace is rebuilt once, operands before users, so a pass is linear in the
+  size of the trace. Chains of operations are followed without recursion.
+* Regions nest as deep as the user likes. Methods that walk them are therefore written as
+  generators that yield the walk of a nested region and are sent its outcome; `drive` keeps the
+  stack of suspended walks in a list, so no depth raises RecursionError.
+* A new value takes the source site of the old value that it was built for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import replace
+from typing import Any, Final, TypeVar
+
+from khaljit.tracer.build import Builder
+from khaljit.tracer.dtypes import DType
+from khaljit.tracer.ir import Region, Trace, Value
+from khaljit.tracer.ops import OPS, Op
+
+__all__ = ["Rewriter", "Walk", "drive"]
+
+T = TypeVar("T")
+
+# A walk yields further walks and is sent what they return.
+Walk = Generator[Any, Any, T]
+
+
+def drive(walk: Walk[T]) -> T:
+    """Run a walk and all that it yields to their end; gives what the walk returns."""
+    stack: list[Walk[Any]] = [walk]
+    outcome: Any = None
+    while True:
+        try:
+            inner = stack[-1].send(outcome)
+        except StopIteration as stop:
+            stack.pop()
+            outcome = stop.value
+            if not stack:
+                result: T = outcome
+                return result
+        else:
+            stack.append(inner)
+            outcome = None
+
+
+class Rewriter:
+    """Copies a trace; subclasses override `keeps`, `dtype`, `pure`, `effect`, `if_`, `loop`, `end`.
+
+    Attributes:
+        trace: the old trace.
+        builder: builds the new one.
+        values: the new value of each old one met so far.
+        results: the new results of each old ``if`` and ``loop`` met so far.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        self.trace: Final = trace
+        self.builder: Final = Builder()
+        self.values: Final[dict[Value, Value]] = {}
+        self.results: Final[dict[Value, tuple[Value, ...]]] = {}
+
+    def run(self) -> Trace:
+        """The new trace."""
+        return replace(self.trace, body=drive(self.region(self.trace.body)))
+
+    # What a pass may change.
+
+    def keeps(self, value: Value) -> bool:
+        """Whether an old effect is rebuilt at all."""
+        return True
+
+    def dtype(self, dtype: DType) -> DType:
+        """The new type for an old one, where the type is stated rather than derived."""
+        return dtype
+
+    def pure(self, value: Value, args: tuple[Value, ...]) -> Value:
+        """The new value for an old pure one, whose new operands are ``args``."""
+        return self.copy(value, args)
+
+    def effect(self, value: Value, args: tuple[Value, ...]) -> Value | None:
+        """Build the new effect for an old one without regions; gives what stands for its value."""
+        dtype = value.dtype
+        return self.builder.effect(
+            value.op, args, value.attr, None if dtype is None else self.dtype(dtype)
+        )
+
+    def if_(self, value: Value) -> Walk[tuple[Value, ...]]:
+        """Build what an ``if`` becomes; gives what stands for its results."""
+        condition = self.value(value.args[0])
+        then = yield self.region(value.regions[0])
+        orelse = yield self.region(value.regions[1])
+        self.builder.at = value.at
+        return self.builder.if_(condition, then, orelse)
+
+    def loop(self, value: Value) -> Walk[tuple[Value, ...]]:
+        """Build what a ``loop`` becomes; gives what stands for its results."""
+        initial = self.all(value.args)
+        body = yield self.region(value.regions[0])
+        self.builder.at = value.at
+        return self.builder.loop(initial, body, self.types(value))
+
+    def end(self, value: Value) -> None:
+        """Build the end of the innermost open region."""
+        args = self.all(value.args)
+        self.builder.at = value.at
+        self.builder.end(value.op, args)
+
+    # What passes call.
+
+    def copy(self, value: Value, args: tuple[Value, ...]) -> Value:
+        """The same pure operation on other operands."""
+        if OPS[value.op].result is not None or value.dtype is None:
+            return self.builder.pure(value.op, args, value.attr)
+        return self.builder.pure(value.op, args, value.attr, self.dtype(value.dtype))
+
+    def types(self, value: Value) -> tuple[DType, ...]:
+        """The new types of the results of an old ``if`` or ``loop``."""
+        assert isinstance(value.attr, tuple)
+        return tuple(self.dtype(dtype) for dtype in value.attr)
+
+    def region(self, region: Region) -> Walk[Region]:
+        """Rebuild a region as a region of its own."""
+        params = self.builder.open([self.dtype(param.type) for param in region.params])
+        self.values.update(zip(region.params, params, strict=True))
+        yield self.contents(region)
+        return self.builder.close()
+
+    def contents(self, region: Region) -> Walk[None]:
+        """Rebuild a region's effects and its end into the innermost open region."""
+        yield self.body(region)
+        if not self.builder.ended:
+            self.end(region.end)
+
+    def body(self, region: Region) -> Walk[None]:
+        """Rebuild a region's effects into the innermost open region, short of its end."""
+        for effect in region.body:
+            if not self.keeps(effect):
+                continue
+            if effect.op is Op.IF:
+                self.results[effect] = yield self.if_(effect)
+            elif effect.op is Op.LOOP:
+                self.results[effect] = yield self.loop(effect)
+            else:
+                args = self.all(effect.args)
+                self.builder.at = effect.at
+                built = self.effect(effect, args)
+                if built is not None:
+                    self.values[effect] = built
+            if self.builder.ended:  # what was put in place of the effect has no successor
+                return
+
+    def all(self, values: Iterable[Value]) -> tuple[Value, ...]:
+        """The new values for some old ones."""
+        return tuple(self.value(value) for value in values)
+
+    def value(self, value: Value) -> Value:
+        """The new value for an old one."""
+        known = self.values
+        found = known.get(value)
+        if found is not None:
+            return found
+        stack = [value]
+        while stack:
+            top = stack[-1]
+            if top in known:
+                stack.pop()
+                continue
+            if top.op is Op.RESULT:
+                assert isinstance(top.attr, int)
+                known[top] = self.results[top.args[0]][top.attr]
+                continue
+            missing = [arg for arg in top.args if arg not in known]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            assert not top.is_effect, f"{top} is used where it does not exist"
+            self.builder.at = top.at
+            known[top] = self.pure(top, tuple(known[arg] for arg in top.args))
+        return known[value]

@@ -1,0 +1,186 @@
+"""Variables at branches and loops: what they hold, flattened to scalars, and how paths merge.
+
+A variable may hold a scalar, a vector, a tuple or list of such, or any host object. Scalars and
+literals are its leaves; everything else must be the same object on all paths.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+
+from khaljit.tracer import dtypes
+from khaljit.tracer.dtypes import DType, bool_, f32, i32, index
+from khaljit.tracer.errors import TraceError
+from khaljit.tracer.ir import Value
+from khaljit.tracer.proxy import (
+    Scalar,
+    Vector,
+    describe,
+    fits,
+    is_literal,
+    literal_type,
+    to_scalar,
+    unsettled_type,
+)
+from khaljit.tracer.recorder import Recorder, user_site
+
+__all__ = ["UNSET", "ChangedError", "Shape", "convert", "flatten", "merge", "same", "unflatten"]
+
+
+@final
+class _Unset:
+    """Stands for a variable without a value."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<unset>"
+
+
+UNSET: Final = _Unset()
+
+Leaf = object  # a Scalar, a literal, or a NumPy scalar
+
+
+class ChangedError(Exception):
+    """Paths disagree about what a variable is; the message says how."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Shape:
+    """How the leaves of a variable are put together.
+
+    Attributes:
+        kind: ``leaf``, ``vector``, ``sequence`` or ``static``.
+        parts: of a sequence; a vector has as many leaves as ``count`` says.
+        count: leaves of a vector.
+        make: the type of a sequence, or the static object itself.
+    """
+
+    kind: str
+    parts: tuple[Shape, ...] = ()
+    count: int = 1
+    make: object = None
+
+    def fits(self, other: Shape) -> bool:
+        if self.kind != other.kind or self.count != other.count:
+            return False
+        if self.kind == "static":
+            return self.make is other.make or (
+                isinstance(self.make, str) and self.make == other.make
+            )
+        return (
+            self.make is other.make
+            and len(self.parts) == len(other.parts)
+            and all(map(Shape.fits, self.parts, other.parts))
+        )
+
+
+_LEAF: Final = Shape("leaf")
+
+
+def flatten(value: object) -> tuple[list[Leaf], Shape]:
+    """The leaves of what a variable holds, and their shape."""
+    if isinstance(value, Scalar | np.generic) or is_literal(value):
+        return [value], _LEAF
+    if isinstance(value, Vector):
+        return list(value.items), Shape("vector", count=len(value.items))
+    if type(value) in (tuple, list) or (isinstance(value, tuple) and hasattr(value, "_make")):
+        leaves: list[Leaf] = []
+        parts = []
+        for item in value:  # type: ignore[attr-defined]  # a sequence, by the line above
+            inner, shape = flatten(item)
+            leaves += inner
+            parts.append(shape)
+        return leaves, Shape("sequence", tuple(parts), len(leaves), type(value))
+    return [], Shape("static", count=0, make=value)
+
+
+def unflatten(shape: Shape, leaves: Sequence[Leaf], recorder: Recorder) -> object:
+    """Put a variable together again."""
+    if shape.kind == "leaf":
+        return leaves[0]
+    if shape.kind == "static":
+        return shape.make
+    if shape.kind == "vector":
+        return Vector(recorder, tuple(to_scalar(recorder, leaf) for leaf in leaves))
+    items, start = [], 0
+    for part in shape.parts:
+        items.append(unflatten(part, leaves[start : start + part.count], recorder))
+        start += part.count
+    maker = getattr(shape.make, "_make", shape.make)
+    return maker(items)  # type: ignore[operator]  # a sequence type
+
+
+def same(a: Leaf, b: Leaf) -> bool:
+    """Whether two leaves are one value, so that nothing need flow out of a branch."""
+    if isinstance(a, Scalar) and isinstance(b, Scalar):
+        return a.value is b.value and a.tentative == b.tentative
+    return type(a) is type(b) and not isinstance(a, Scalar) and repr(a) == repr(b)
+
+
+def convert(recorder: Recorder, leaf: Leaf, dtype: DType) -> Value:
+    """A leaf as a value of the type that its paths agreed on."""
+    scalar = to_scalar(recorder, leaf, dtype)
+    return recorder.builder.cast(scalar.value, dtype)
+
+
+def merge(leaves: Sequence[Leaf]) -> tuple[DType, bool]:
+    """The type that the leaves of several paths agree on, and whether it is unsettled.
+
+    Strong types must be one type, except that ``index`` gives way; literals take it.
+    Raises `ChangedError` where they do not agree.
+    """
+    strong: DType | None = None
+    for leaf in leaves:
+        dtype = _strong_type(leaf)
+        if dtype is None or dtype is strong:
+            continue
+        if strong is None:
+            strong = dtype
+        elif index in (strong, dtype) and bool_ not in (strong, dtype):
+            strong = dtypes.promote(strong, dtype)
+        else:
+            raise ChangedError(f"{strong.name} on one path and {dtype.name} on another")
+    loose = [leaf for leaf in leaves if isinstance(leaf, Scalar) and leaf.tentative]
+    literals = [leaf for leaf in leaves if is_literal(leaf)]
+    if strong is None:
+        kinds = {leaf.dtype for leaf in loose} | {literal_type(leaf) for leaf in literals}  # type: ignore[arg-type]  # literals
+        if len(kinds) == 1:
+            return kinds.pop(), bool(loose)
+        return (f32 if f32 in kinds else i32), bool(loose)
+    for scalar in loose:
+        if unsettled_type(scalar, strong) is not strong:
+            raise ChangedError(f"{scalar.dtype.name} on one path and {strong.name} on another")
+    for literal in literals:
+        if not fits(literal, strong):  # type: ignore[arg-type]  # a literal
+            raise ChangedError(f"{strong.name} on one path and the literal {literal!r} on another")
+    return strong, False
+
+
+def _strong_type(leaf: Leaf) -> DType | None:
+    if isinstance(leaf, Scalar):
+        return None if leaf.tentative else leaf.dtype
+    if isinstance(leaf, np.generic):
+        return dtypes.by_numpy(leaf.dtype)
+    return None
+
+
+def disagreement(name: str, error: ChangedError, where: str) -> TraceError:
+    """The error for a variable whose paths disagree."""
+    return TraceError(
+        f"the type of {name} changes {where}: {error}",
+        at=user_site(),
+        mend=f"give {name} one type: start it with a cast such as kj.f32(0), or cast what is "
+        "assigned to it",
+    )
+
+
+def different(a: object, b: object) -> ChangedError:
+    """For two values of different shape."""
+    return ChangedError(f"{describe(a)} on one path and {describe(b)} on another")
