@@ -89,6 +89,7 @@ class Lease:
                     mine = file.read() == self._claim
                 if mine:
                     os.remove(self._path)
+            _sweep(os.path.dirname(self._path))
         self._claim = b""
 
     def _make_folder(self) -> bool:
@@ -97,6 +98,16 @@ class Lease:
         except OSError:
             return False
         return True
+
+
+def _sweep(folder: str) -> None:
+    """Delete the leases of those who died long ago and whose entries nobody asked for again."""
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            path = os.path.join(folder, name)
+            with suppress(OSError):
+                if time.time() - os.stat(path).st_mtime > STALE:
+                    os.remove(path)
 
 
 def _is_dead(claim: bytes, age: float) -> bool:

@@ -15,9 +15,10 @@ from __future__ import annotations
 import os
 import random
 import sqlite3
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
 from typing import Any, Final, final
 
 import diskcache  # type: ignore[import-untyped]  # it has no types
@@ -32,6 +33,16 @@ BATCH: Final = 16
 
 FAILURES: Final = (OSError, sqlite3.Error, diskcache.Timeout)
 """What a write can fail with, through no fault of ours."""
+
+
+_IN_USE: Final = threading.RLock()
+"""Held while a thread is inside SQLite. A fork in that moment would leave the child with SQLite's
+own locks held by nobody, so it waits."""
+
+if hasattr(os, "register_at_fork"):  # systems with fork
+    os.register_at_fork(
+        before=_IN_USE.acquire, after_in_parent=_IN_USE.release, after_in_child=_IN_USE.release
+    )
 
 
 @final
@@ -68,27 +79,6 @@ class EntryDisk(diskcache.Disk):  # type: ignore[misc]  # it has no types
 
 
 @final
-class _Database(diskcache.Cache):  # type: ignore[misc]  # it has no types
-    """A diskcache that does not wait for a minute when the database is locked."""
-
-    @property
-    def _sql_retry(self) -> Callable[..., Any]:
-        execute: Callable[..., Any] = self._sql
-        deadline = time.monotonic() + PATIENCE
-
-        def retry(*args: object) -> Any:
-            while True:
-                try:
-                    return execute(*args)
-                except sqlite3.OperationalError as error:
-                    if "locked" not in str(error) or time.monotonic() > deadline:
-                        raise
-                    time.sleep(0.002)
-
-        return retry
-
-
-@final
 class Index:
     """The index of a store's files. Every method may raise one of `FAILURES`."""
 
@@ -99,7 +89,8 @@ class Index:
         """Whether the database was damaged and begun again. Files are the truth, so nothing was
         lost but the order of eviction."""
         try:
-            self._cache = _connect(files.root, limit)
+            with _IN_USE:
+                self._cache = _connect(files.root, limit)
         except (sqlite3.Error, TypeError, ValueError) as error:
             self._mend(error)
 
@@ -112,16 +103,25 @@ class Index:
             self._put(identity, data)
 
     def _put(self, identity: str, data: bytes) -> None:
-        self._cache.set(identity, data)
-        self._adopt(random.choice(self._files.folders()))
-        self._trim()
+        with self._connected():
+            self._cache.set(identity, data)
+            for folder in random.sample(self._files.folders(), 1):
+                self._adopt(folder)
+            self._trim()
 
     def clear(self) -> None:
         """Delete every entry that has a row."""
-        self._cache.clear()
+        with self._connected():
+            self._cache.clear()
 
-    def close(self) -> None:
-        self._cache.close()
+    @contextmanager
+    def _connected(self) -> Iterator[None]:
+        """No connection outlives a use: none is inherited by a fork, none is left by a thread."""
+        with _IN_USE:
+            try:
+                yield
+            finally:
+                self._cache.close()
 
     def _mend(self, error: Exception) -> None:
         """Move a damaged database away and begin again; other errors are raised again."""
@@ -133,7 +133,8 @@ class Index:
         for name in ("cache.db-journal", "cache.db"):  # a journal is of one database only
             with suppress(FileNotFoundError):
                 os.replace(os.path.join(self._files.root, name), os.path.join(away, name))
-        self._cache = _connect(self._files.root, self._limit)
+        with _IN_USE:
+            self._cache = _connect(self._files.root, self._limit)
 
     def _adopt(self, folder: str) -> None:
         """Take in what a writer left without a row when it was killed, or a lost index knew.
@@ -197,7 +198,11 @@ class Index:
 
 
 def _connect(root: str, limit: int) -> Any:
-    return _Database(
+    # diskcache would wait for a lock for a minute; whoever holds it now lets go in time or never
+    with closing(sqlite3.connect(os.path.join(root, "cache.db"), timeout=PATIENCE)) as probe:
+        probe.execute("BEGIN IMMEDIATE")
+        probe.rollback()
+    cache = diskcache.Cache(
         root,
         timeout=PATIENCE,
         disk=EntryDisk,
@@ -208,3 +213,5 @@ def _connect(root: str, limit: int) -> Any:
         sqlite_synchronous=0,  # what a power failure breaks is begun again
         sqlite_mmap_size=0,
     )
+    cache.close()
+    return cache

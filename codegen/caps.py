@@ -86,6 +86,7 @@ _FLOAT_OPS: Final = (
     | {Op.DIV, Op.MINIMUM, Op.MAXIMUM, Op.FMA, Op.SQRT, Op.SELECT, Op.BITCAST}
 )
 _BOOL_OPS: Final = _BITWISE | {Op.EQ, Op.NE, Op.SELECT}
+_FLOAT_ATOMICS: Final = frozenset(ATOMICS) - {"and", "or", "xor"}
 _WORDS: Final = tuple(t for t in ALL if t not in (f16, bf16))
 
 
@@ -103,6 +104,7 @@ def _llvm(name: str, *, half: bool, fma: bool, rounding: bool) -> Caps:
         casts |= {(f16, f32), (f32, f16)}
         ops.add((Op.BITCAST, f16))
     atomics = {(kind, dtype) for kind in ATOMICS for dtype in INTEGERS}
+    atomics |= {(kind, dtype) for kind in _FLOAT_ATOMICS for dtype in (f32, f64)}
     return Caps(
         name=f"llvm:{name}",
         dtypes=frozenset(_WORDS) | ({f16} if half else set()),

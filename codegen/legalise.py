@@ -1,9 +1,10 @@
 """Turns a lowered trace into a legal one: nothing but what the target's row lists.
 
 In order: the 16-bit floats that the target does not compute with become integers and f32
-(``narrow.py``); the elementary functions become arithmetic (``math``); each operation that is
-left and that the row lacks is expanded into others, which are legalised in turn. What cannot be
-done is refused with a CapabilityError that names the line, the target and the mend.
+(``narrow.py``); atomics that it lacks go through their bits (``atomics.py``); the elementary
+functions become arithmetic (``math``); each operation that is left and that the row lacks is
+expanded into others, which are legalised in turn. What cannot be done is refused with a
+CapabilityError that names the line, the target and the mend.
 
 An expansion may need a loop, which is an effect and stands in a region. It is built where its
 value is first needed. When that region closes, what was built in it is forgotten, so that a use
@@ -16,12 +17,12 @@ from collections.abc import Callable
 from typing import Final, NoReturn
 
 from khaljit.codegen import fused, integers, remainder, rounding
-from khaljit.codegen.atomics import COMBINED, Encoding, through_bits
+from khaljit.codegen.atomics import atomics_on_bits
 from khaljit.codegen.caps import ROWS, Caps
 from khaljit.codegen.math.expand import expand
 from khaljit.codegen.narrow import carry_narrow
-from khaljit.codegen.writing import UNSIGNED, Writer
-from khaljit.tracer.dtypes import DType, bf16, bool_, f16, f32, u8
+from khaljit.codegen.writing import Writer
+from khaljit.tracer.dtypes import DType, bf16, f16, f32
 from khaljit.tracer.errors import CapabilityError
 from khaljit.tracer.ir import AtomicAccess, Memory, Region, Space, Trace, Value, values
 from khaljit.tracer.ops import MATH, OPS, Op
@@ -64,6 +65,7 @@ def legalise(trace: Trace, caps: Caps) -> Trace:
     _check_workgroup(trace, caps)
     _check_shared(trace, caps)
     trace = carry_narrow(trace, caps)
+    trace = atomics_on_bits(trace, caps)
     trace = _Elementary(trace, caps).run()
     return _Operations(trace, caps).run()
 
@@ -179,27 +181,12 @@ class _Operations(Rewriter):
                 at=value.at,
                 mend='run the kernel on the device "python", or store what is of interest',
             )
-        if value.op is Op.ATOMIC:
-            assert isinstance(value.attr, AtomicAccess)
-            if (value.attr.kind, value.type) not in self.caps.atomics:
-                return self._atomic(value, value.attr, args)
+        if isinstance(value.attr, AtomicAccess):
+            kind, dtype = value.attr.kind, value.type
+            if (kind, dtype) not in self.caps.atomics:
+                self.builder.at = value.at
+                self._refuse(f"atomic {kind}", dtype)
         return super().effect(value, args)
-
-    def _atomic(self, value: Value, access: AtomicAccess, args: tuple[Value, ...]) -> Value:
-        w, dtype = self.write, value.type
-        is_bool = dtype is bool_
-        unit = u8 if is_bool else UNSIGNED[dtype.bits]
-        needed = "compare_exchange" if access.kind in COMBINED else access.kind
-        if (needed, unit) not in self.caps.atomics:
-            self._refuse(f"atomic {access.kind}", dtype)
-        encoding = Encoding(
-            unit=unit,
-            encode=lambda x: w.cast(x, unit) if is_bool else w.bitcast(x, unit),
-            decode=lambda x: w.ne(x, 0) if is_bool else w.bitcast(x, dtype),
-            combine=lambda op, x, y: self.built(op, (x, y), None),
-        )
-        start = len(args) - len(value.operands)
-        return through_bits(w, access, args[:start], args[start:], encoding)
 
     # Refusals.
 

@@ -100,9 +100,7 @@ class _Maker:
         self.params = scalars
         body = self.region((), lambda: self.builder.end(rng.choice((Op.YIELD, Op.RETURN))))
         bits = rng.choice((32, 64))
-        trace = Trace(
-            "random", tuple(params), tuple(scalars), workgroup, bits, options, body
-        )
+        trace = Trace("random", tuple(params), tuple(scalars), workgroup, bits, options, body)
         return RandomTrace(trace, self.watched, self.prints)
 
     def region(self, params: tuple[DType, ...], end: Callable[[], object]) -> Region:

@@ -263,18 +263,27 @@ def test_structured_elements_and_trailing_axes_are_the_same_bytes() -> None:
             assert np.array_equal(out.view(np.float32).reshape(5, 3), rows[:, ::-1])
 
 
-@pytest.mark.parametrize(("size", "align"), [(5, 1), (8, 4)])
+@pytest.mark.parametrize(("size", "align"), [(5, 1), (8, 4), (9, 1), (8, 1)])
 def test_packed_elements_are_read_at_any_byte(size: int, align: int) -> None:
-    element = Element(size, align, ((0, u8), (1, f32)))
     kernel = Kernel()
-    out, a = kernel.array(f32), kernel.array(element)
+    out, a = kernel.array(f32), kernel.array(Element(size, align, ((0, u8), (1, f32))))
     kernel.store(kernel.load(a, kernel.id(), access=Access(1)), out, kernel.id())
-    fields = {"names": ["tag", "value"], "formats": [np.uint8, np.float32], "offsets": [0, 1]}
-    data = np.zeros(4, np.dtype({**fields, "itemsize": size}))
+    x = kernel.builder.cast(kernel.id(), i32)
+    offset = kernel.do(Op.MUL, x, kernel.builder.pure(Op.STRIDE, (a,), 0, i32))
+    guard = kernel.do(Op.LT, x, kernel.const(3))
+    flat = kernel.load(a, offset, guard, access=Access(1, flat=True, guarded=True))
+    kernel.store(flat, out, kernel.do(Op.ADD, x, kernel.const(5)))
+    fields: Any = {
+        "names": ["tag", "value"],
+        "formats": ["u1", "f4"],
+        "offsets": [0, 1],
+        "itemsize": size,
+    }
+    data: Array = np.zeros(4, np.dtype(fields))
     data["value"] = [1.5, -2, 3, 4]
-    result = np.zeros(3, np.float32)
+    result = np.full(10, -1, np.float32)
     kernel.run(result, data[::-1][:3], groups=5)
-    assert result.tolist() == [4, 3, -2]
+    assert result.tolist() == [4, 3, -2, 0, 0] * 2
 
 
 def test_an_array_whose_elements_do_not_fit_is_refused() -> None:
@@ -530,7 +539,7 @@ def test_an_if_whose_arms_both_leave_ends_its_region() -> None:
         then = builder.close()
         orelse = kernel.region(Op.BREAK, x)
         builder.if_(kernel.do(Op.GT, x, kernel.const(5)), then, orelse)
-        builder.end(Op.YIELD)
+        builder.end(Op.CONTINUE)
         (value,) = builder.loop((), builder.close(), (i32,))
         kernel.store(kernel.do(Op.MUL, value, value), out, kernel.id())
 
@@ -684,7 +693,8 @@ class Author:
         self.out = self.kernel.array(i32)
         self.sums = self.kernel.array(i32)
         self.local = self.kernel.fixed(Space.LOCAL, i32, (4,))
-        self.loops: list[int] = []  # how many values each open loop carries
+        self.deepest = 3  # regions in one another; ``depth`` counts those still allowed
+        self.loops = 0  # how many are open
 
     def chance(self, likelihood: float) -> bool:
         return bool(self.rng.random() < likelihood)
@@ -745,18 +755,18 @@ class Author:
     def branch(self, pool: list[Value], depth: int) -> None:
         builder = self.kernel.builder
         condition = self.condition(pool)
-        arms, left = [], []
+        arms = []
         for _ in range(2):
             inner = list(pool)
             builder.open()
             self.block(inner, depth - 1)
-            left.append(builder.ended or self.leave(inner))
-            if not left[-1]:
+            if not builder.ended and not self.leave(inner):
                 builder.end(Op.YIELD, (self.pick(inner), self.pick(inner)))
             arms.append(builder.close())
         pool.extend(builder.if_(condition, arms[0], arms[1]))
-        if all(left):
-            builder.end(Op.YIELD)
+        if all(arm.end.op is not Op.YIELD for arm in arms):  # nothing follows, formally an end
+            flow = (self.pick(pool), self.pick(pool)) if depth < self.deepest else ()
+            builder.end(Op.BREAK if self.loops else Op.YIELD, flow)
 
     def loop(self, pool: list[Value], depth: int) -> None:
         """A loop that ends after a few iterations at the latest."""
@@ -764,7 +774,7 @@ class Author:
         initial = (kernel.const(0), self.pick(pool), self.pick(pool))
         counter, *carried = builder.open((i32, i32, i32))
         inner = [*pool, counter, *carried]
-        self.loops.append(2)
+        self.loops += 1
         limit = kernel.const(int(self.rng.integers(0, 6)))
         goes_on = kernel.do(Op.LT, counter, limit)
         builder.open()
@@ -780,7 +790,7 @@ class Author:
             self.block(inner, depth - 1)
         if not builder.ended:
             builder.end(Op.CONTINUE, (following, self.pick(inner), self.pick(inner)))
-        self.loops.pop()
+        self.loops -= 1
         pool.extend(builder.loop(initial, builder.close(), (i32, i32)))
 
     def program(self) -> Trace:
@@ -790,7 +800,7 @@ class Author:
         x = kernel.builder.cast(kernel.id(), i32)
         pool = [kernel.const(3), kernel.const(-5), kernel.scalar(i32), x]
         for _ in range(6):
-            self.block(pool, 3)
+            self.block(pool, self.deepest)
         if not kernel.builder.ended:
             kernel.store(self.pick(pool), self.out, kernel.id())
         return kernel.trace()

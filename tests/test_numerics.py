@@ -350,7 +350,8 @@ def test_fma_is_rounded_once_where_the_product_alone_leaves_the_range(
     signs = rng.choice([-1.0, 1.0], (2, count))
     drawn = np.ldexp(whole * signs, np.minimum(exponents, greatest) - precision + 1)
     a, b = evaluate(Op.CAST, dtype, (f64,), (drawn,), 32)
-    far = np.ldexp(rng.standard_normal(count), exponents.sum(axis=0) - rng.integers(-3, 60, count))
+    places = np.minimum(exponents.sum(axis=0) - rng.integers(-3, 60, count), greatest)
+    far = np.ldexp(rng.uniform(-1, 1, count), places)
     c = evaluate(Op.CAST, dtype, (f64,), (far,), 32)
     result = evaluate(Op.FMA, dtype, (dtype,) * 3, (a, b, c), 32)
     wanted = [

@@ -113,15 +113,20 @@ class _Blame:
         return self._uniformity.scope[node.args[0]] > self._limit
 
     def _left_before(self, place: Place, position: int) -> tuple[str, str] | None:
-        """A ``return``, ``break`` or ``continue`` before a position that only some take."""
+        """A ``return`` or ``continue`` before a position that only some take.
+
+        A ``break`` is told of when the way out comes to its loop.
+        """
         for inner in self._tree:
             end = inner.region.end
-            if end.op is Op.YIELD or inner is place or not _inside(inner, place, position):
+            leaves = end.op is Op.RETURN or end.op is Op.CONTINUE
+            if not leaves or not _inside(inner, place, position):
                 continue
             parting = self._parting(inner, place)
-            if parting is None or (end.op is not Op.RETURN and _in_loop(inner, place)):
+            if parting is None or (end.op is Op.CONTINUE and _in_loop(inner, place)):
                 continue
-            reason = f"before it only some {end.op.value}, by the condition at {_cite(parting.at)}"
+            cited = _cite(parting.at)
+            reason = f"some of them {end.op.value} before it, by the condition at {cited}"
             mend = "guard the accesses, not the return" if end.op is Op.RETURN else _APART
             return reason, mend
         return None

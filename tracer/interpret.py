@@ -21,11 +21,13 @@ from __future__ import annotations
 import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 
 from khaljit.tracer.build import to_bits
+from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import InternalError
 from khaljit.tracer.floats import Array
 from khaljit.tracer.ir import (
@@ -54,8 +56,11 @@ __all__ = ["Report", "interpret"]
 
 Number: TypeAlias = int | float | bool
 
-# A step of a region; False when it leaves no lane active.
-_Step: TypeAlias = Callable[[], "bool | None"]
+# What an effect does; False when it leaves no lane active.
+_Action: TypeAlias = Callable[[], "bool | None"]
+# A step of a region: a function, the slot of its result, and the slots of its operands, or None
+# for an action.
+_Step: TypeAlias = tuple[Callable[..., Any], int, tuple[int, ...] | None]
 # A region: gives what it yields, None when no lane comes out at its end.
 _Run: TypeAlias = Callable[[], "list[Array] | None"]
 # The positions of an access in its cell, and where it happens (None: everywhere).
@@ -106,8 +111,11 @@ def interpret(
     workgroup = trace.workgroup or (1, 1, 1)
     total = groups[0] * groups[1] * groups[2]
     order = values(trace.body)
-    memories = {value.attr for value in order if isinstance(value.attr, Memory)}
+    owners = {value: value.attr for value in order if isinstance(value.attr, Memory)}
+    memories = set(owners.values())
     step = _groups_at_once(order, memories, workgroup)
+    read = {arg for value in order for arg in value.args}
+    job = _Job(trace, scalars, report, max_iterations, read)
     hosts = {
         param.memory: host_window(a, param.memory)
         for param, a in zip(trace.arrays, arrays, strict=True)
@@ -116,7 +124,7 @@ def interpret(
         for first in range(0, total, step):
             grid = Grid(workgroup, groups, first, min(step, total - first), subgroup_size)
             windows = {memory: _window(memory, hosts, grid, poison) for memory in memories}
-            _Machine(trace, grid, windows, scalars, report, max_iterations).run()
+            _Machine(job, grid, {value: windows[owners[value]] for value in owners}).run()
     return report
 
 
@@ -190,43 +198,50 @@ class _LoopFrame:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What all chunks of a run share; ``read`` holds the values that something reads."""
+
+    trace: Trace
+    scalars: Sequence[Number]
+    report: Report
+    max_iterations: int
+    read: set[Value]
+
+
+@final
 class _Machine:
     """Compiles a trace for some workgroups and runs it.
 
     Attributes:
+        windows: the memories, by the values that stand for them.
         active: the mask of active lanes; masks are never changed in place.
         loop: the innermost loop that runs.
         slots: place of each compiled value in ``env``.
         homes: depth of the region that each compiled value belongs to.
         open: the steps of the regions being compiled, outermost first.
+        cells: the cells made of the windows.
     """
 
-    def __init__(
-        self,
-        trace: Trace,
-        grid: Grid,
-        windows: dict[Memory, Window],
-        scalars: Sequence[Number],
-        report: Report,
-        max_iterations: int,
-    ) -> None:
-        self.trace: Final = trace
-        self.bits: Final = trace.index_bits
+    def __init__(self, job: _Job, grid: Grid, windows: dict[Value, Window]) -> None:
+        self.job: Final = job
+        self.bits: Final = job.trace.index_bits
         self.grid: Final = grid
         self.windows: Final = windows
-        self.scalars: Final = scalars
-        self.report: Final = report
-        self.max_iterations: Final = max_iterations
+        self.report: Final = job.report
         self.active: Array = np.ones(grid.lanes, np.bool_)
         self.loop = _LoopFrame()
         self.env: Final[list[Any]] = []
         self.slots: Final[dict[Value, int]] = {}
         self.homes: Final[dict[Value, int]] = {}
         self.open: Final[list[list[_Step]]] = []
-        self.read: Final = {arg for effect in values(trace.body) for arg in effect.args}
+        self.cells: Final[dict[tuple[Value, int, DType], Cell]] = {}
 
     def run(self) -> None:
-        self.region(self.trace.body)()
+        try:
+            self.region(self.job.trace.body)()
+        finally:  # the closures are in cycles with the machine, which may live on for a while
+            self.env.clear()
 
     # Compiling: values.
 
@@ -265,52 +280,27 @@ class _Machine:
         if value.op is Op.CONST:
             return from_bits(value.type, attr, self.bits)
         if value.op is Op.SCALAR:
-            bits = to_bits(value.type, self.scalars[attr])
+            bits = to_bits(value.type, self.job.scalars[attr])
             return from_bits(value.type, bits, self.bits)
         if value.op is Op.ID:
             return self.grid.id(*attr).astype(held(value.type, self.bits))
         if value.op is Op.SHAPE:
-            extent = self.windows[value.memory].shape[attr]
+            extent = self.windows[value.args[0]].shape[attr]
             return np.array(extent).astype(held(value.type, self.bits))
         if value.op is Op.STRIDE:
-            window = self.windows[value.memory]
+            window = self.windows[value.args[0]]
             stride = window.strides[attr] // window.align
             return np.array(stride).astype(held(value.type, self.bits))
         return None
 
     def pure(self, value: Value, out: int) -> _Step:
         """The step that computes a pure value."""
-        env = self.env
-        places = [self.slots[arg] for arg in value.args]
+        places = tuple([self.slots[arg] for arg in value.args])
         if value.op is Op.RESULT:
-            node, number = places[0], value.attr
-
-            def result() -> None:
-                env[out] = env[node][number]
-
-            return result
-        types = tuple(arg.type for arg in value.args)
-        function = meaning(value.op, value.type, types, self.bits)
-        if len(places) == 1:
-            (a,) = places
-
-            def unary() -> None:
-                env[out] = function(env[a])
-
-            return unary
-        if len(places) == 2:
-            a, b = places
-
-            def binary() -> None:
-                env[out] = function(env[a], env[b])
-
-            return binary
-        a, b, c = places
-
-        def ternary() -> None:
-            env[out] = function(env[a], env[b], env[c])
-
-        return ternary
+            assert isinstance(value.attr, int)
+            return itemgetter(value.attr), out, places
+        types = tuple([arg.type for arg in value.args])
+        return meaning(value.op, value.type, types, self.bits), out, places
 
     # Compiling: regions and control flow.
 
@@ -320,44 +310,44 @@ class _Machine:
         self.open.append(steps)
         for effect in region.body:
             for arg in effect.args:
-                self.place(arg)
-            step = _EFFECTS[effect.op](self, effect)
-            if step is not None:
-                steps.append(step)
+                if arg not in self.slots:
+                    self.place(arg)
+            action = _EFFECTS[effect.op](self, effect)
+            if action is not None:
+                steps.append((action, 0, None))
         end = self.end(region.end)
         self.open.pop()
+        env = self.env
 
         def run() -> list[Array] | None:
-            for step in steps:
-                if step() is False:
-                    return None
+            for function, out, places in steps:
+                if places is None:
+                    if function() is False:
+                        return None
+                elif len(places) == 2:
+                    env[out] = function(env[places[0]], env[places[1]])
+                else:
+                    env[out] = function(*[env[place] for place in places])
             return end()
 
         return run
 
     def end(self, value: Value) -> _Run:
-        places = [self.place(arg) for arg in value.args]
         env = self.env
+        places = [self.place(arg) for arg in value.args]
+        if value.op is Op.YIELD:
+            return lambda: [env[place] for place in places]
+        if value.op is Op.RETURN:
+            return lambda: None
+        breaks = value.op is Op.BREAK
 
-        def yield_() -> list[Array] | None:
-            return [env[place] for place in places]
+        def leave() -> None:
+            flow = self.loop.left if breaks else self.loop.next
+            flow.add(self.active, [env[place] for place in places])
 
-        def break_() -> list[Array] | None:
-            self.loop.left.add(self.active, [env[place] for place in places])
-            return None
+        return leave
 
-        def continue_() -> list[Array] | None:
-            self.loop.next.add(self.active, [env[place] for place in places])
-            return None
-
-        def return_() -> list[Array] | None:
-            return None
-
-        return {Op.YIELD: yield_, Op.BREAK: break_, Op.CONTINUE: continue_, Op.RETURN: return_}[
-            value.op
-        ]
-
-    def if_(self, value: Value) -> _Step:
+    def if_(self, value: Value) -> _Action:
         env = self.env
         condition = self.slots[value.args[0]]
         then, orelse = value.regions
@@ -384,8 +374,8 @@ class _Machine:
 
         return step
 
-    def loop_(self, value: Value) -> _Step:
-        env = self.env
+    def loop_(self, value: Value) -> _Action:
+        env, limit = self.env, self.job.max_iterations
         initial = [self.slots[arg] for arg in value.args]
         (inside,) = value.regions
         params = [self.new_slot(param, len(self.open)) for param in inside.params]
@@ -396,7 +386,7 @@ class _Machine:
             outer, self.loop = self.loop, _LoopFrame()
             frame = self.loop
             frame.next.add(self.active, [env[place] for place in initial])
-            for _ in range(self.max_iterations):
+            for _ in range(limit):
                 assert frame.next.mask is not None, "a loop is entered by some lane"
                 self.active = frame.next.mask
                 for place, carried in zip(params, frame.next.values, strict=True):
@@ -406,9 +396,7 @@ class _Machine:
                 if frame.next.mask is None:
                     break
             else:
-                raise InternalError(
-                    f"a loop has not ended after {self.max_iterations} iterations", at=value.at
-                )
+                raise InternalError(f"a loop has not ended after {limit} iterations", at=value.at)
             self.loop = outer
             if frame.left.mask is None:
                 return False
@@ -418,6 +406,14 @@ class _Machine:
         return step
 
     # Compiling: memory.
+
+    def cell(self, value: Value, dtype: DType) -> Cell:
+        """The scalars that a memory operation is about."""
+        key = value.args[0], value.access.leaf, dtype
+        cell = self.cells.get(key)
+        if cell is None:
+            cell = self.cells[key] = self.windows[key[0]].cell(*key[1:])
+        return cell
 
     def address(self, value: Value, cell: Cell) -> _Address:
         """Where a memory operation goes in its cell, and in which lanes it is in bounds."""
@@ -432,7 +428,7 @@ class _Machine:
                 return where, None if guard is None else env[guard]
 
             return flat
-        extents = self.windows[value.memory].shape
+        extents = self.windows[value.args[0]].shape
         axes = list(zip(places, extents, cell.steps, strict=True))
         checked = access.checked
 
@@ -458,9 +454,9 @@ class _Machine:
                 raise InternalError(f"{value!r} touches what is outside its memory", at=value.at)
         return lanes
 
-    def load(self, value: Value) -> _Step:
+    def load(self, value: Value) -> _Action:
         env, dtype, bits = self.env, value.type, self.bits
-        cell = self.windows[value.memory].cell(value.access.leaf, dtype)
+        cell = self.cell(value, dtype)
         address = self.address(value, cell)
         kind, count = memory_type(dtype), self.grid.lanes
         out = self.new_slot(value, len(self.open) - 1)
@@ -479,11 +475,11 @@ class _Machine:
 
         return step
 
-    def store(self, value: Value) -> _Step:
+    def store(self, value: Value) -> _Action:
         env = self.env
         (operand,) = value.operands
         dtype, source = operand.type, self.slots[operand]
-        cell = self.windows[value.memory].cell(value.access.leaf, dtype)
+        cell = self.cell(value, dtype)
         address = self.address(value, cell)
 
         def step() -> None:
@@ -496,15 +492,15 @@ class _Machine:
 
         return step
 
-    def atomic(self, value: Value) -> _Step:
+    def atomic(self, value: Value) -> _Action:
         env, bits, count = self.env, self.bits, self.grid.lanes
         access = value.access
         assert isinstance(access, AtomicAccess)
         dtype = value.dtype or value.operands[0].type
         sources = [self.slots[operand] for operand in value.operands]
-        cell = self.windows[value.memory].cell(access.leaf, dtype)
+        cell = self.cell(value, dtype)
         address = self.address(value, cell)
-        wanted = value in self.read
+        wanted = value in self.job.read
         out = self.new_slot(value, len(self.open) - 1)
 
         def step() -> None:
@@ -525,7 +521,7 @@ class _Machine:
         """Nothing to do: the lanes of a workgroup go together."""
         self.new_slot(value, len(self.open) - 1)
 
-    def subgroup(self, value: Value) -> _Step:
+    def subgroup(self, value: Value) -> _Action:
         env, bits, count, size = self.env, self.bits, self.grid.lanes, self.grid.subgroup
         places = [self.slots[arg] for arg in value.args]
         dtype = value.args[0].dtype if value.args else None
@@ -538,7 +534,7 @@ class _Machine:
 
         return step
 
-    def print_(self, value: Value) -> _Step:
+    def print_(self, value: Value) -> _Action:
         env, count = self.env, self.grid.lanes
         places = [self.slots[arg] for arg in value.args]
         note = value.attr
@@ -552,7 +548,7 @@ class _Machine:
 
         return step
 
-    def assert_(self, value: Value) -> _Step:
+    def assert_(self, value: Value) -> _Action:
         env, count = self.env, self.grid.lanes
         condition, *places = (self.slots[arg] for arg in value.args)
         note = value.attr
@@ -568,7 +564,7 @@ class _Machine:
         return step
 
 
-_EFFECTS: Final[dict[Op, Callable[[_Machine, Value], _Step | None]]] = {
+_EFFECTS: Final[dict[Op, Callable[[_Machine, Value], _Action | None]]] = {
     Op.LOAD: _Machine.load,
     Op.STORE: _Machine.store,
     Op.ATOMIC: _Machine.atomic,

@@ -360,19 +360,24 @@ class Trace:
 
 def regions(top: Region) -> Iterator[Region]:
     """A region and all regions nested in it, outer before inner, in order."""
-    yield top
-    for effect in top.body:
-        for inner in effect.regions:
-            yield from regions(inner)
+    stack = [top]
+    while stack:
+        region = stack.pop()
+        yield region
+        stack.extend(
+            inner for effect in reversed(region.body) for inner in reversed(effect.regions)
+        )
 
 
 def effects(top: Region) -> Iterator[Value]:
     """All effects of a region and the regions nested in it, ends included, in order."""
-    for effect in top.body:
+    stack = [top.end, *reversed(top.body)]
+    while stack:
+        effect = stack.pop()
         yield effect
-        for inner in effect.regions:
-            yield from effects(inner)
-    yield top.end
+        for inner in reversed(effect.regions):
+            stack.append(inner.end)
+            stack.extend(reversed(inner.body))
 
 
 def values(top: Region) -> list[Value]:

@@ -140,7 +140,8 @@ class _Parser:
         while position < len(line):
             match = _TOKEN.match(line, position)
             if match is None:
-                self._fail(f"column {position + 1} is not understood")
+                column = len(line) - len(line[position:].lstrip()) + 1
+                self._fail(f"column {column} is not understood")
             position = match.end()
             if match.group(1) is not None:
                 self._words.append(match.group(1))
@@ -408,7 +409,9 @@ class _Parser:
         leaf = self._setting("leaf") if self._peek() == "leaf" else 0
         checked = not self._accept("unchecked")
         if self._accept("<-"):
-            args.extend(self._list(self._operand))
+            args.append(self._operand())
+            while self._accept(","):
+                args.append(self._operand())
         if op is Op.ATOMIC:
             return tuple(args), AtomicAccess(leaf, checked, flat, guarded, kind, order)
         return tuple(args), Access(leaf, checked, flat, guarded)

@@ -94,7 +94,7 @@ class Rewriter:
         then = yield self.region(value.regions[0])
         orelse = yield self.region(value.regions[1])
         self.builder.at = value.at
-        return self.builder.if_(condition, then, orelse)
+        return self.branch(condition, then, orelse)
 
     def loop(self, value: Value) -> Walk[tuple[Value, ...]]:
         """Build what a ``loop`` becomes; gives what stands for its results."""
@@ -116,6 +116,13 @@ class Rewriter:
         if OPS[value.op].result is not None or value.dtype is None:
             return self.builder.pure(value.op, args, value.attr)
         return self.builder.pure(value.op, args, value.attr, self.dtype(value.dtype))
+
+    def branch(self, condition: Value, then: Region, orelse: Region) -> tuple[Value, ...]:
+        """Build an ``if``. What cannot be reached behind one that goes on nowhere is left out."""
+        results = self.builder.if_(condition, then, orelse)
+        if then.end.op is not Op.YIELD and orelse.end.op is not Op.YIELD:
+            self.builder.end(Op.RETURN)
+        return results
 
     def types(self, value: Value) -> tuple[DType, ...]:
         """The new types of the results of an old ``if`` or ``loop``."""
@@ -140,18 +147,24 @@ class Rewriter:
         for effect in region.body:
             if not self.keeps(effect):
                 continue
-            if effect.op is Op.IF:
-                self.results[effect] = yield self.if_(effect)
-            elif effect.op is Op.LOOP:
-                self.results[effect] = yield self.loop(effect)
+            if effect.regions:
+                self.results[effect] = yield self.structure(effect)
             else:
-                args = self.all(effect.args)
-                self.builder.at = effect.at
-                built = self.effect(effect, args)
-                if built is not None:
-                    self.values[effect] = built
+                self.simple(effect)
             if self.builder.ended:  # what was put in place of the effect has no successor
                 return
+
+    def structure(self, effect: Value) -> Walk[tuple[Value, ...]]:
+        """Rebuild an ``if`` or ``loop``; gives what stands for its results."""
+        return self.if_(effect) if effect.op is Op.IF else self.loop(effect)
+
+    def simple(self, effect: Value) -> None:
+        """Rebuild an effect without regions."""
+        args = self.all(effect.args)
+        self.builder.at = effect.at
+        built = self.effect(effect, args)
+        if built is not None:
+            self.values[effect] = built
 
     def all(self, values: Iterable[Value]) -> tuple[Value, ...]:
         """The new values for some old ones."""

@@ -15,7 +15,7 @@ from khaljit.tracer.dtypes import DType, Kind, bool_, f16, f32, f64, i64, u64
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
 
-__all__ = ["bitcast", "cast", "compute", "minimum_number"]
+__all__ = ["cast", "compute", "regular"]
 
 
 def compute(w: Writer, width: Width, value: Value, operands: tuple[str, ...]) -> str:
@@ -23,10 +23,11 @@ def compute(w: Writer, width: Width, value: Value, operands: tuple[str, ...]) ->
     special = _SPECIAL.get(value.op)
     if special is not None:
         return special(w, width, value, operands)
-    return _regular(w, width, value.op, value.args[0].type, operands)
+    return regular(w, width, value.op, value.args[0].type, operands)
 
 
-def _regular(w: Writer, width: Width, op: Op, dtype: DType, operands: tuple[str, ...]) -> str:
+def regular(w: Writer, width: Width, op: Op, dtype: DType, operands: tuple[str, ...]) -> str:
+    """An operation that has a form."""
     type_ = TYPES[dtype]
     return w.let(
         FORMS[op, dtype].format(
@@ -37,11 +38,6 @@ def _regular(w: Writer, width: Width, op: Op, dtype: DType, operands: tuple[str,
             ones=width.const(type_, "true" if dtype is bool_ else "-1"),
         )
     )
-
-
-def minimum_number(w: Writer, width: Width, op: Op, dtype: DType, a: str, b: str) -> str:
-    """``MIN`` or ``MAX`` of two names, for atomics and collectives."""
-    return _regular(w, width, op, dtype, (a, b))
 
 
 def _select(w: Writer, width: Width, value: Value, operands: tuple[str, ...]) -> str:
@@ -209,11 +205,7 @@ def _float_to_integer(w: Writer, width: Width, name: str, source: DType, to: DTy
 
 
 def _bitcast(w: Writer, width: Width, value: Value, operands: tuple[str, ...]) -> str:
-    return bitcast(w, width, operands[0], value.args[0].type, value.type)
-
-
-def bitcast(w: Writer, width: Width, name: str, source: DType, to: DType) -> str:
-    """The same bits in another type."""
+    name, source, to = operands[0], value.args[0].type, value.type
     if TYPES[source] == TYPES[to]:
         return name
     if bool_ in (source, to):  # a byte and a bool: the bool is one bit of it

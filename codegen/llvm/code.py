@@ -75,6 +75,8 @@ class Code:
             may go back as long as nothing has been written; None where there is no way back.
         bailed: whether any way back was used.
         globals: module-level definitions.
+        local_copies: how many subgroups have local arrays at once.
+        local_sizes: bytes of each local array of one subgroup.
         results: the results of each ``if`` and ``loop`` that something reads, by position.
     """
 
@@ -94,6 +96,8 @@ class Code:
     bail: str | None = None
     bailed: bool = False
     globals: list[str] = field(default_factory=list)
+    local_copies: int = 1
+    local_sizes: dict[tuple[Space, int], int] = field(default_factory=dict)
     results: dict[Value, list[Value]] = field(default_factory=dict)
     _scratch: dict[str, int] = field(default_factory=dict)
     _writes: dict[Region, bool] = field(default_factory=dict)
@@ -263,6 +267,8 @@ def _base(code: Code, memory: Memory) -> str:
     size = memory.count * memory.element.size
     if memory.space is Space.LOCAL:
         size *= code.lanes.count
+        code.local_sizes[memory.space, memory.number] = size
+        size *= code.local_copies
     return code.at("%arena", code.arena.take(size))
 
 

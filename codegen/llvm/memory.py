@@ -22,7 +22,7 @@ from khaljit.codegen.llvm.values import Held, Mask
 from khaljit.tracer.dtypes import DType, bool_
 from khaljit.tracer.ir import Memory, Space, Value
 
-__all__ = ["Address", "Guard", "address", "guard", "load", "scalar_pointer", "store"]
+__all__ = ["Address", "Guard", "address", "guard", "load", "narrowed", "scalar_pointer", "store"]
 
 ZEROS: Final = "@zeros"
 ZEROS_DEFINITION: Final = "@zeros = private unnamed_addr constant [64 x i8] zeroinitializer, align 64"
@@ -145,7 +145,7 @@ def load(code: Code, value: Value) -> Held:
     more = code.place(value.memory).metadata
     if where.uniform:
         return _load_scalar(code, value.type, where.pointer, when, more)
-    mask = _narrowed(code, when)
+    mask = narrowed(code, when)
     if where.vectors:
         parts = _gather(code, value.type, where.vectors, mask, more)
     else:
@@ -153,7 +153,7 @@ def load(code: Code, value: Value) -> Held:
     return Held(value.type, parts=_to_register(code, value.type, parts))
 
 
-def _narrowed(code: Code, when: Guard) -> Mask:
+def narrowed(code: Code, when: Guard) -> Mask:
     """A guard as a mask alone."""
     if not when.condition:
         return when.mask
@@ -241,7 +241,7 @@ def store(code: Code, value: Value) -> None:
     if where.uniform:
         _store_scalar(code, held, where.pointer, when, more)
     else:
-        mask = _narrowed(code, when)
+        mask = narrowed(code, when)
         parts = _to_memory(code, held)
         if where.vectors:
             _scatter(code, held.dtype, parts, where.vectors, mask, more)

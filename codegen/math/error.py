@@ -6,14 +6,15 @@ of erfc is close to one.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, final
 
-from khaljit.codegen.math.exponential import moderate_exp
-from khaljit.codegen.math.kit import Num, fma, horner, select, with_sign
+from khaljit.codegen.math.exponential import exp_of_negative_square, moderate_exp, scale
+from khaljit.codegen.math.kit import Num, fma, horner, multiply_exactly, select, with_sign
 from khaljit.tracer.dtypes import DType, f32, f64
 
-__all__ = ["erf"]
+__all__ = ["erf", "erfc"]
 
 
 @final
@@ -26,12 +27,19 @@ class _Table:
         near: erf(x) / x - 1 in z = x**2 below the split; relative error of erf 2**-30, 2**-@.
         limit: erf rounds to 1 from here on.
         far: -log(erfc(x)) / x from the split to the limit; relative error of erf 2**-30.3, 2**-59.
+        pole: p in scaled.
+        last: erfc rounds to 0 from here on.
+        scaled: exp(x**2) erfc(x) (x + p) in t = (x - p) / (x + p) for x from 0.45 to last; relative
+            error 2**-28, 2**-59, but for the rounding of the coefficients.
     """
 
     split: float
     near: tuple[float, ...]
     limit: float
     far: tuple[float, ...]
+    pole: float
+    last: float
+    scaled: tuple[float, ...]
 
 
 _TABLES: Final[dict[DType, _Table]] = {
@@ -55,6 +63,20 @@ _TABLES: Final[dict[DType, _Table]] = {
             3.64251e-03,
             -3.2281532e-04,
             1.1232437e-05,
+        ),
+        2.0,
+        10.2,
+        (
+            1.0215827e+00,
+            -6.8716085e-01,
+            2.7947053e-01,
+            -3.6436513e-02,
+            -2.1488387e-02,
+            6.427804e-03,
+            2.9802467e-03,
+            -6.702136e-04,
+            -4.4746953e-04,
+            -1.34542e-04,
         ),
     ),
     f64: _Table(
@@ -97,11 +119,37 @@ _TABLES: Final[dict[DType, _Table]] = {
             7.114809917208343e-13,
             -1.1219634492057982e-14,
         ),
+        3.0,
+        27.4,
+        (
+            1.0740069070883398,
+            -0.8833944531698839,
+            0.5902283571040688,
+            -0.3104672619005202,
+            0.11952776128930424,
+            -0.02682723462693713,
+            -0.0012124166747606955,
+            0.003034062055256409,
+            -0.000548309123534001,
+            -0.00027677846965751507,
+            0.00010755759878677186,
+            3.0402353035624583e-05,
+            -1.745442099027757e-05,
+            -4.766495782809882e-06,
+            2.7240343319693384e-06,
+            1.0430925259342578e-06,
+            -3.442604703922214e-07,
+            -3.0183473337953536e-07,
+            -7.684219758822957e-09,
+            1.0861318246327353e-07,
+            1.740038522134215e-08,
+            -2.8505881704800845e-08,
+        ),
     ),
 }
 
 
-def erf(x: Num, fast: bool) -> Num:
+def erf(x: Num) -> Num:
     table = _TABLES[x.dtype]
     magnitude = abs(x)
     z = x * x
@@ -109,3 +157,23 @@ def erf(x: Num, fast: bool) -> Num:
     a = select(magnitude > table.limit, x.of(table.limit), magnitude)
     far = 1.0 - moderate_exp(-(a * horner(a, table.far)))
     return with_sign(select(magnitude < table.split, near, far), x)
+
+
+def erfc(x: Num) -> Num:
+    """exp(-a**2) times a slowly varying function of a = |x|, with their rounding errors."""
+    table = _TABLES[x.dtype]
+    magnitude = abs(x)
+    a = select(magnitude > table.last, x.of(table.last), magnitude)
+    d = a + table.pole
+    d_rest = a - (d - table.pole)
+    r = 1.0 / d
+    r_rest = r * fma(-r, d_rest, fma(-r, d, 1.0))
+    g = horner(fma(r, -2.0 * table.pole, 1.0), table.scaled)
+    product, product_rest = multiply_exactly(g, r)
+    product_rest = fma(g, r_rest, product_rest)
+    shifted, high, low = exp_of_negative_square(a)
+    y = fma(high, product, fma(high, product_rest, low * product))
+    tail = scale(y, shifted, a * a > (x.format.bias - 10.0) * math.log(2.0))
+    far = select(x < 0.0, 2.0 - tail, tail)
+    near = fma(-x, horner(x * x, table.near), 1.0 - x)
+    return select(magnitude < 0.5, near, far)

@@ -1,48 +1,82 @@
-"""exp, exp2, exp10, expm1, sinh, cosh, tanh.
+"""exp, exp2, exp10, expm1.
 
 Method (Cody & Waite 1980; Muller, Elementary Functions): x = k ln 2 + r with |r| <= ln 2 / 2 and k
-an integer, found by adding and subtracting a large number; r by two fused steps; exp r from a
-minimax polynomial; 2**k from its bits. Nothing divides.
+an integer, found by adding and subtracting a large number; r by two fused steps, the first exact;
+exp r from a minimax polynomial; 2**k from its bits. Nothing divides, and k is never converted.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, final
 
-from khaljit.codegen.math.kit import FORMATS, Num, fma, horner, power_of_two, select, with_sign
+from khaljit.codegen.math.kit import (
+    Num,
+    add_ordered,
+    fma,
+    horner,
+    multiply_exactly,
+    power_of_two,
+    select,
+    with_sign,
+)
 from khaljit.tracer.dtypes import DType, f32, f64
 
-__all__ = ["exp", "exp2", "exp2_of_sum", "moderate_exp", "scale", "tanh"]
+__all__ = [
+    "exp",
+    "exp2",
+    "exp2_of_sum",
+    "exp10",
+    "exp_of_negative_square",
+    "expm1",
+    "moderate_exp",
+    "reduce_by_ln2",
+    "reduce_precisely_by_ln2",
+    "scale",
+]
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """Constants of one format.
+    """Constants of one format; pairs are high and low parts.
 
     Attributes:
-        per_unit: 1 / ln 2; ln2: its high and low part.
+        ln2: log 2; log10_2: the logarithm of 2 to the base 10.
         exp: (exp(r) - 1 - r) / r**2 on +-0.348; relative error of exp 2**-28.2, 2**-56.3.
-        exp2: (2**r - 1) / r on +-0.5; relative error of 2**r 2**-26.3, 2**-58.
-        overflow: the least number whose exp overflows is above this one.
-        underflow: exp of anything below rounds to 0; also an exponent of exp2.
+        expm1: the same; relative error of expm1 2**-28, 2**-60.9.
+        exp2: (2**r - 1) / r on +-0.5; relative error of 2**r 2**-26.3, 2**-57.6.
+        exp10: (10**r - 1) / r on +-0.1508; relative error of 10**r 2**-26.1, 2**-56.
     """
 
-    per_unit: float
     ln2: tuple[float, float]
+    log10_2: tuple[float, float]
     exp: tuple[float, ...]
+    expm1: tuple[float, ...]
     exp2: tuple[float, ...]
-    overflow: float
-    underflow: float
-    least: float
+    exp10: tuple[float, ...]
 
 
 _TABLES: Final[dict[DType, _Table]] = {
     f32: _Table(
-        1.4426950408889634,
         (0.6931471824645996, -1.9046542121259336e-09),
-        (4.9999994e-01, 1.6666514e-01, 4.166806e-02, 8.369524e-03, 1.384292e-03),
+        (0.3010300099849701, -1.432098883924482e-08),
+        (
+            4.9999994e-01,
+            1.6666514e-01,
+            4.166806e-02,
+            8.369524e-03,
+            1.384292e-03,
+        ),
+        (
+            5e-01,
+            1.6666636e-01,
+            4.166651e-02,
+            8.341514e-03,
+            1.3930548e-03,
+            1.5013957e-04,
+        ),
         (
             6.931472e-01,
             2.4022594e-01,
@@ -51,13 +85,18 @@ _TABLES: Final[dict[DType, _Table]] = {
             1.3387928e-03,
             1.3341312e-04,
         ),
-        88.72283172607422,
-        -104.0,
-        -150.0,
+        (
+            2.3025851e+00,
+            2.6509466e+00,
+            2.03466e+00,
+            1.1715546e+00,
+            5.416228e-01,
+            1.977507e-01,
+        ),
     ),
     f64: _Table(
-        1.4426950408889634,
         (0.6931471805599453, 2.3190468138462996e-17),
+        (0.3010299956639812, -2.8037281277851704e-18),
         (
             0.5000000000000011,
             0.16666666666666025,
@@ -71,21 +110,46 @@ _TABLES: Final[dict[DType, _Table]] = {
             2.5278482771254747e-08,
         ),
         (
-            0.6931471805599457,
-            0.240226506959101,
-            0.05550410866478882,
-            0.009618129107606772,
-            0.0013333558153585075,
-            0.0001540353044019759,
-            1.5252727253351123e-05,
-            1.3215444043055846e-06,
-            1.0180732517529332e-07,
-            7.072250890647851e-09,
-            4.0595001278840653e-10,
+            0.5,
+            0.1666666666666668,
+            0.04166666666666672,
+            0.008333333333318843,
+            0.0013888888888837095,
+            0.0001984126989389879,
+            2.4801587452172944e-05,
+            2.7557235807290774e-06,
+            2.7557140143899105e-07,
+            2.511212856515827e-08,
+            2.096265183688603e-09,
         ),
-        709.782712893384,
-        -746.0,
-        -1075.0,
+        (
+            0.6931471805599453,
+            0.24022650695909997,
+            0.05550410866482377,
+            0.009618129107670842,
+            0.001333355814589766,
+            0.00015403530314775601,
+            1.525273432163248e-05,
+            1.3215550334576542e-06,
+            1.0177861373290668e-07,
+            7.031619780816873e-09,
+            4.4846379290388154e-10,
+            5.742864241705938e-11,
+        ),
+        (
+            2.302585092994046,
+            2.6509490552392236,
+            2.034678592293255,
+            1.1712551488967597,
+            0.5393829292532425,
+            0.20699585186040342,
+            0.06808935914788457,
+            0.01959741343276244,
+            0.005014188634867117,
+            0.001165831298203366,
+            0.00023777393994883192,
+            -0.00012330916123253014,
+        ),
     ),
 }
 
@@ -104,44 +168,95 @@ def scale(y: Num, shifted: Num, small: Num) -> Num:
     return y * power.reinterpret(y.dtype) * select(small, y.of(2.0**-64), y.of(2.0))
 
 
-def exp(x: Num, fast: bool) -> Num:
-    table = _TABLES[x.dtype]
-    shifted = fma(x, table.per_unit, x.format.shifter)
+def _bounded(x: Num, result: Num, unit: float) -> Num:
+    """The result where x is so far out that k overflowed; ``unit`` is log 2 in units of x.
+
+    Results between the largest finite number and these bounds come out right by themselves.
+    """
+    form = x.format
+    result = select(x > (form.bias + 1.25) * unit, x.of(math.inf), result)
+    return select(x < -(form.bias + form.precision + 1.0) * unit, x.of(0.0), result)
+
+
+def _is_small(x: Num, unit: float) -> Num:
+    """Whether 2**(x / unit) may be subnormal."""
+    return x < -(x.format.bias - 2.0) * unit
+
+
+def reduce_by_ln2(x: Num) -> tuple[Num, Num, Num]:
+    """k in the low bits of a float, k, and r with x = k ln 2 + r and |r| <= 0.348."""
+    high, low = _TABLES[x.dtype].ln2
+    shifted = fma(x, 1.0 / math.log(2.0), x.format.shifter)
     k = shifted - x.format.shifter
-    r = fma(k, -table.ln2[1], fma(k, -table.ln2[0], x))
-    y = fma(r * r, horner(r, table.exp), r) + 1.0
-    small = x < -(x.format.bias - 2) * 0.693
-    result = scale(y, shifted, small)
-    result = select(x > table.overflow, x.of(float("inf")), result)
-    return select(x < table.underflow, x.of(0.0), result)
+    return shifted, k, fma(k, -low, fma(k, -high, x))
 
 
-def exp2(x: Num, fast: bool) -> Num:
-    table = _TABLES[x.dtype]
+def reduce_precisely_by_ln2(x: Num) -> tuple[Num, Num, Num, Num]:
+    """`reduce_by_ln2` with what rounding took from r as the last."""
+    high, low = _TABLES[x.dtype].ln2
+    shifted, k, r = reduce_by_ln2(x)
+    return shifted, k, r, fma(k, -low, fma(k, -high, x) - r)
+
+
+def _exp_of_rest(r: Num) -> Num:
+    return fma(r * r, horner(r, _TABLES[r.dtype].exp), r) + 1.0
+
+
+def exp(x: Num) -> Num:
+    shifted, _, r = reduce_by_ln2(x)
+    unit = math.log(2.0)
+    return _bounded(x, scale(_exp_of_rest(r), shifted, _is_small(x, unit)), unit)
+
+
+def moderate_exp(x: Num) -> Num:
+    """exp where its result is a normal number."""
+    shifted, _, r = reduce_by_ln2(x)
+    return _exp_of_rest(r) * power_of_two(shifted.bits(), x.dtype)
+
+
+def exp_of_negative_square(a: Num) -> tuple[Num, Num, Num]:
+    """exp(-a**2) = (high + low) 2**k, the latter in the low bits of a float."""
+    square, square_rest = multiply_exactly(a, a)
+    shifted, _, r = reduce_by_ln2(-square)
+    r = r - square_rest
+    high, low = add_ordered(r.of(1.0), fma(r * r, horner(r, _TABLES[a.dtype].exp), r))
+    return shifted, high, low
+
+
+def exp2(x: Num) -> Num:
     shifted = x + x.format.shifter
     r = x - (shifted - x.format.shifter)
-    y = fma(r, horner(r, table.exp2), 1.0)
-    result = scale(y, shifted, x < -(x.format.bias - 2.0))
-    result = select(x >= x.format.bias + 1.0, x.of(float("inf")), result)
-    return select(x < table.least, x.of(0.0), result)
+    y = fma(r, horner(r, _TABLES[x.dtype].exp2), 1.0)
+    return _bounded(x, scale(y, shifted, _is_small(x, 1.0)), 1.0)
 
 
 def exp2_of_sum(high: Num, low: Num) -> Num:
     """2**(high + low) with |low| far below 1; where high is infinite, low may be NaN."""
-    form = high.format
-    shifted = high + form.shifter
-    r = high - (shifted - form.shifter) + low
+    shifted = high + high.format.shifter
+    r = high - (shifted - high.format.shifter) + low
     y = fma(r, horner(r, _TABLES[high.dtype].exp2), 1.0)
-    result = scale(y, shifted, high < -(form.bias - 2.0))
-    result = select(high > form.bias + 1.0, high.of(float("inf")), result)
-    return select(high < _TABLES[high.dtype].least - 1.0, high.of(0.0), result)
+    return _bounded(high, scale(y, shifted, _is_small(high, 1.0)), 1.0)
 
 
-def moderate_exp(x: Num) -> Num:
-    """exp where the result is a normal number."""
+def exp10(x: Num) -> Num:
     table = _TABLES[x.dtype]
-    shifted = fma(x, table.per_unit, x.format.shifter)
+    high, low = table.log10_2
+    shifted = fma(x, math.log2(10.0), x.format.shifter)
     k = shifted - x.format.shifter
-    r = fma(k, -table.ln2[1], fma(k, -table.ln2[0], x))
-    y = fma(r * r, horner(r, table.exp), r) + 1.0
-    return y * power_of_two(shifted.bits(), x.dtype)
+    r = fma(k, -low, fma(k, -high, x))
+    y = fma(r, horner(r, table.exp10), 1.0)
+    unit = math.log10(2.0)
+    return _bounded(x, scale(y, shifted, _is_small(x, unit)), unit)
+
+
+def expm1(x: Num) -> Num:
+    """2**k expm1(r) + (2**k - 1), halved so that k may be one more than an exponent can be."""
+    shifted, k, r, rest = reduce_precisely_by_ln2(x)
+    tail = fma(r * r, horner(r, _TABLES[x.dtype].expm1), rest)
+    half = power_of_two(shifted.bits() - 1, x.dtype)
+    offset = half - 0.5
+    near = fma(r, half, offset)
+    scaled = near + fma(tail, half, fma(r, half, offset - near))
+    y = with_sign(select(k.eq(0.0), r + tail, scaled + scaled), x)
+    y = select(x > (x.format.bias + 1.25) * math.log(2.0), x.of(math.inf), y)
+    return select(x < -(x.format.precision + 2.0), x.of(-1.0), y)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, final
 
-from khaljit.codegen.math.exponential import moderate_exp, reduce_by_ln2
+from khaljit.codegen.math.exponential import moderate_exp, reduce_precisely_by_ln2
 from khaljit.codegen.math.kit import Num, add_ordered, fma, horner, select, with_sign
 from khaljit.codegen.math.logarithm import log1p_of_sum
 from khaljit.tracer.dtypes import DType, f32, f64
@@ -102,30 +102,41 @@ def _powers(shifted: Num) -> tuple[Num, Num]:
     return fma(down, -0.0625, up), fma(down, 0.0625, up)
 
 
-def sinh(x: Num, fast: bool) -> Num:
-    table = _TABLES[x.dtype]
-    magnitude = abs(x)
-    shifted, k, r = reduce_by_ln2(magnitude)
+def _addition(r: Num, rest: Num, main: Num, other: Num) -> Num:
+    """main cosh(r + rest) + other sinh(r + rest), for main between other / 2 and 2 other."""
+    table = _TABLES[r.dtype]
     z = r * r
-    odd = fma(r * z, horner(z, table.sinh), r)
-    sinh_k, cosh_k = _powers(shifted)
-    half = fma(sinh_k, z * horner(z, table.cosh), cosh_k * odd) + sinh_k
-    y = select(k.eq(0.0), odd, half + half)
-    return with_sign(select(magnitude > table.overflow, x.of(float("inf")), y), x)
+    near = fma(other, r, main)
+    near_rest = fma(other, r, main - near)
+    near_rest = fma(other, fma(r * z, horner(z, table.sinh), rest), near_rest)
+    return near + fma(main, z * horner(z, table.cosh), near_rest)
 
 
-def cosh(x: Num, fast: bool) -> Num:
-    table = _TABLES[x.dtype]
+def sinh(x: Num) -> Num:
     magnitude = abs(x)
-    shifted, _, r = reduce_by_ln2(magnitude)
-    z = r * r
-    odd = fma(r * z, horner(z, table.sinh), r)
+    shifted, k, r, rest = reduce_precisely_by_ln2(magnitude)
     sinh_k, cosh_k = _powers(shifted)
-    half = fma(cosh_k, z * horner(z, table.cosh), sinh_k * odd) + cosh_k
-    return select(magnitude > table.overflow, x.of(float("inf")), half + half)
+    half = _addition(r, rest, sinh_k, cosh_k)
+    z = r * r
+    small = fma(r * z, horner(z, _TABLES[x.dtype].sinh), r)
+    y = select(k.eq(0.0), small, half + half)
+    return with_sign(_or_infinity(magnitude, y), x)
 
 
-def tanh(x: Num, fast: bool) -> Num:
+def cosh(x: Num) -> Num:
+    magnitude = abs(x)
+    shifted, _, r, rest = reduce_precisely_by_ln2(magnitude)
+    sinh_k, cosh_k = _powers(shifted)
+    half = _addition(r, rest, cosh_k, sinh_k)
+    return _or_infinity(magnitude, half + half)
+
+
+def _or_infinity(magnitude: Num, y: Num) -> Num:
+    overflow = _TABLES[y.dtype].overflow
+    return select(magnitude > overflow, y.of(float("inf")), y)
+
+
+def tanh(x: Num) -> Num:
     """An odd polynomial below 0.55, 1 - 2 / (exp(2 |x|) + 1) above."""
     table = _TABLES[x.dtype]
     magnitude = abs(x)
@@ -137,7 +148,7 @@ def tanh(x: Num, fast: bool) -> Num:
     return with_sign(select(magnitude < 0.55, small, large), x)
 
 
-def asinh(x: Num, fast: bool) -> Num:
+def asinh(x: Num) -> Num:
     """log1p(w) with w = a + a**2 / (1 + sqrt(1 + a**2)); log(2 a) for huge a."""
     a = abs(x)
     square = a * a
@@ -146,7 +157,7 @@ def asinh(x: Num, fast: bool) -> Num:
     return with_sign(select(a < float("inf"), y, a), x)
 
 
-def acosh(x: Num, fast: bool) -> Num:
+def acosh(x: Num) -> Num:
     """log1p(s + t) with t = x - 1 and s = sqrt(2 t + t**2); log(2 x) for huge x."""
     t = x - 1.0
     doubled = t + t
@@ -171,7 +182,7 @@ def _log_or_double(a: Num, w: Num, rest: Num) -> Num:
     )
 
 
-def atanh(x: Num, fast: bool) -> Num:
+def atanh(x: Num) -> Num:
     """log1p(w) / 2 with w = 2 a / (1 - a), whose rounding errors are carried along."""
     a = abs(x)
     d = 1.0 - a

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, final
 
-from khaljit.codegen.math.kit import Num, fma, horner, select, with_sign
+from khaljit.codegen.math.kit import Num, add_ordered, fma, horner, select, with_sign
 from khaljit.tracer.dtypes import DType, f32, f64
 
 __all__ = ["acos", "asin", "atan", "atan2"]
@@ -96,26 +96,29 @@ _TABLES: Final[dict[DType, _Table]] = {
 }
 
 
-def _folded_asin(magnitude: Num, large: Num) -> Num:
-    """asin of a number up to 1/2; of ``large`` ones half of what pi/2 lacks to asin."""
+def _folded_asin(magnitude: Num, large: Num) -> tuple[Num, Num]:
+    """asin of a number up to 1/2; of ``large`` ones half of what pi/2 lacks to asin; as a sum."""
     z = select(large, (1.0 - magnitude) * 0.5, magnitude * magnitude)
     s = select(large, z.sqrt(), magnitude)
-    return fma(s * z, horner(z, _TABLES[z.dtype].asin), s)
+    return s, s * z * horner(z, _TABLES[z.dtype].asin)
 
 
-def asin(x: Num, fast: bool) -> Num:
+def asin(x: Num) -> Num:
     magnitude = abs(x)
     large = magnitude > 0.5
-    t = _folded_asin(magnitude, large)
+    s, rest = _folded_asin(magnitude, large)
     high, low = _TABLES[x.dtype].quarter
-    return with_sign(select(large, fma(t, -2.0, low) + high, t), x)
+    lacking, lacking_rest = add_ordered(x.of(high), s * -2.0)
+    lacking = lacking + (fma(rest, -2.0, low) + lacking_rest)
+    return with_sign(select(large, lacking, s + rest), x)
 
 
-def acos(x: Num, fast: bool) -> Num:
+def acos(x: Num) -> Num:
     """base pi/2 + sign t, where base is 0, 1 or 2."""
     magnitude = abs(x)
     large = magnitude > 0.5
-    t = _folded_asin(magnitude, large)
+    s, rest = _folded_asin(magnitude, large)
+    t = s + rest
     negative = x < 0.0
     t = select(large, t + t, t)
     t = select(negative ^ large, t, -t)
@@ -134,7 +137,7 @@ def _folded_atan(t: Num) -> Num:
     return fma(t * z, horner(z, _TABLES[t.dtype].atan), t)
 
 
-def atan(x: Num, fast: bool) -> Num:
+def atan(x: Num) -> Num:
     magnitude = abs(x)
     large = magnitude > 1.0
     t = _folded_atan(select(large, 1.0 / magnitude, magnitude))
@@ -142,7 +145,7 @@ def atan(x: Num, fast: bool) -> Num:
     return with_sign(select(large, (low - t) + high, t), x)
 
 
-def atan2(y: Num, x: Num, fast: bool) -> Num:
+def atan2(y: Num, x: Num) -> Num:
     """The angle of (x, y), signed zeros and infinities as C99, annex F, has them."""
     across, along = abs(y), abs(x)
     steep = across > along

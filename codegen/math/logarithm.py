@@ -223,19 +223,19 @@ def _logarithm(x: Num, base: _Base) -> Num:
     return _finish(x, _combine(m - 1.0, e, base))
 
 
-def log(x: Num, fast: bool) -> Num:
+def log(x: Num) -> Num:
     return _logarithm(x, _LOG[x.dtype])
 
 
-def log2(x: Num, fast: bool) -> Num:
+def log2(x: Num) -> Num:
     return _logarithm(x, _LOG2[x.dtype])
 
 
-def log10(x: Num, fast: bool) -> Num:
+def log10(x: Num) -> Num:
     return _logarithm(x, _LOG10[x.dtype])
 
 
-def log1p(x: Num, fast: bool) -> Num:
+def log1p(x: Num) -> Num:
     y = with_sign(log1p_of_sum(x, None, None), x)
     y = select(x < float("inf"), y, x)
     y = select(x.eq(-1.0), x.of(float("-inf")), y)

@@ -1,23 +1,27 @@
-"""pow, rsqrt.
+"""pow, rsqrt, cbrt, hypot.
 
 pow: the base-2 logarithm of |x| as an unevaluated sum of two numbers, with as many more bits as
 the exponent of the result has; times y likewise; then 2 to that sum. The logarithm is Tang's
 (1990): log m = 2 atanh s with s = (m - 1) / (m + 1), in double-length arithmetic (Dekker 1971) up
 to the cubic term. The quotient is corrected, so it may come from an inaccurate division.
+
+cbrt: an approximation of x**(-1/3) from a third of the bits of x (Kahan's trick), two polynomial
+steps without division, and a last one whose residual is exact enough to round nearly right.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.math.exponential import exp2_of_sum
-from khaljit.codegen.math.kit import Num, add_ordered, fma, horner, multiply_exactly, select
+from khaljit.codegen.math.kit import Num, add_ordered, fma, horner, multiply_exactly, select, with_sign
 from khaljit.codegen.math.logarithm import split_exponent
-from khaljit.tracer.dtypes import DType, f32, f64
+from khaljit.tracer.dtypes import DType, f32, f64, u32
 from khaljit.tracer.ops import Op
 
-__all__ = ["log2_of_positive", "pow_", "rsqrt"]
+__all__ = ["cbrt", "hypot", "log2_of_positive", "pow_", "rsqrt"]
 
 
 @final
@@ -62,7 +66,7 @@ _TABLES: Final[dict[DType, _Table]] = {
 }
 
 
-def rsqrt(x: Num, fast: bool) -> Num:
+def rsqrt(x: Num) -> Num:
     return 1.0 / x.sqrt()
 
 
@@ -95,10 +99,10 @@ def log2_of_positive(x: Num) -> tuple[Num, Num]:
     return total, total_rest + scaled_rest
 
 
-def pow_(x: Num, y: Num, fast: bool) -> Num:
+def pow_(x: Num, y: Num) -> Num:
     """x**y with the special values of C99, annex F."""
     magnitude = abs(x)
-    infinity = float("inf")
+    infinity = math.inf
     high, low = log2_of_positive(magnitude)
     high = select(magnitude < infinity, high, magnitude)
     high = select(magnitude.eq(0.0), x.of(-infinity), high)
@@ -113,3 +117,51 @@ def pow_(x: Num, y: Num, fast: bool) -> Num:
     result = (result.bits() ^ flip).reinterpret(x.dtype)
     one = y.eq(0.0) | x.eq(1.0) | (magnitude.eq(1.0) & abs(y).eq(infinity))
     return select(one, x.of(1.0), result)
+
+
+# The first step: (1 - h)**(-1/3) on +-0.1021, absolute error 2**-18.9.
+_CUBE_STEP: Final = (0.999998024, 0.333326466, 0.223735107, 0.174810577)
+# The second step, from its Taylor series.
+_CUBE_AGAIN: Final = {f32: (1.0, 1.0 / 3.0), f64: (1.0, 1.0 / 3.0, 2.0 / 9.0)}
+
+
+def _third_of_bits(bits: Num) -> Num:
+    """About a third of an unsigned integer; of a 64-bit one the upper half only."""
+    if bits.dtype is u32:
+        return bits.op(Op.MULHI, 0x55555556)
+    return ((bits >> 32) * 0x55555556) & 0xFFFFFFFF00000000
+
+
+def cbrt(x: Num) -> Num:
+    form = x.format
+    a = abs(x)
+    tiny = a < form.tiny
+    third = form.precision // 3 + 1
+    a = select(tiny, a * 2.0 ** (3 * third), a)
+    # The constant makes the error h = 1 - a y**3 of the first guess y lie within +-0.1021.
+    guess = int((form.bias * 4 / 3 - 0.0680266) * 2.0**form.fraction)
+    y = (guess - _third_of_bits(a.bits())).reinterpret(form.dtype)
+    for step in (_CUBE_STEP, _CUBE_AGAIN[form.dtype]):
+        y = y * horner(fma(-(y * y), a * y, 1.0), step)
+    square = y * y
+    r = a * square
+    cube, cube_rest = multiply_exactly(r, r)
+    error = fma(-cube_rest, r, fma(-cube, r, a))
+    r = fma(error, square * (1.0 / 3.0), r)
+    r = with_sign(r * select(tiny, x.of(2.0**-third), x.of(1.0)), x)
+    return select((a > 0.0) & (a < math.inf), r, x)
+
+
+def hypot(x: Num, y: Num) -> Num:
+    """sqrt(x**2 + y**2), scaled by a power of 2 where the squares would leave the range."""
+    bias = x.format.bias + 1
+    a, b = abs(x), abs(y)
+    largest = select(a > b, a, b)
+    high = largest > 2.0 ** (bias // 2 - 4)
+    low = largest < 2.0 ** -(bias // 4 + 8)
+    down, up = bias // 2 + 6, bias * 11 // 16
+    scale = select(high, x.of(2.0**-down), select(low, x.of(2.0**up), 1.0))
+    unscale = select(high, x.of(2.0**down), select(low, x.of(2.0**-up), 1.0))
+    a, b = a * scale, b * scale
+    result = fma(a, a, b * b).sqrt() * unscale
+    return select(a.eq(math.inf) | b.eq(math.inf), x.of(math.inf), result)

@@ -11,11 +11,19 @@ import math
 from dataclasses import dataclass
 from typing import Final, final
 
-from khaljit.codegen.math.kit import Format, Num, fma, select
+from khaljit.codegen.math.kit import (
+    Format,
+    Num,
+    add_exactly,
+    add_ordered,
+    fma,
+    multiply_exactly,
+    select,
+)
 from khaljit.tracer.dtypes import DType, f32, f64
 from khaljit.tracer.ops import Op
 
-__all__ = ["reduce"]
+__all__ = ["reduce", "reduce_precisely"]
 
 # 2 / pi, 1216 bits after the binary point.
 _TWO_OVER_PI: Final = int(
@@ -57,25 +65,45 @@ _TABLES: Final[dict[DType, _Table]] = {
 }
 
 
-def reduce(x: Num, fast: bool) -> tuple[Num, Num]:
-    """r in about +-pi/4 and an unsigned n, with |x| or x = r + n pi / 2 but for multiples of 2 pi.
+def reduce(x: Num, bounded: bool) -> tuple[Num, Num]:
+    """r in about +-pi/4 and an unsigned n with x = r + n pi / 2.
 
-    Infinity and NaN give NaN. ``fast`` leaves out what huge arguments need.
+    That holds but for multiples of 2 pi, and for huge x of |x|. Infinity and NaN give NaN.
+    ``bounded`` leaves out what huge arguments need.
     """
     table = _TABLES[x.dtype]
+    k, n, r = _first_step(x, table)
+    for part in table.parts[1:]:
+        r = fma(k, -part, r)
+    if bounded:
+        return r, n
+    huge_r, _, huge_n = _reduce_huge(x, table)
+    huge = abs(x) >= 2.0**table.limit
+    return select(huge, huge_r, r), select(huge, huge_n, n)
+
+
+def reduce_precisely(x: Num, bounded: bool) -> tuple[Num, Num, Num]:
+    """`reduce` to twice the precision: r, what rounding took from r, and n."""
+    table = _TABLES[x.dtype]
+    k, n, r = _first_step(x, table)
+    product, product_rest = multiply_exactly(k, table.parts[1])
+    r, rest = add_exactly(r, -product)
+    r, rest = add_ordered(r, fma(k, -table.parts[2], rest - product_rest))
+    if bounded:
+        return r, rest, n
+    huge_r, huge_rest, huge_n = _reduce_huge(x, table)
+    huge = abs(x) >= 2.0**table.limit
+    return select(huge, huge_r, r), select(huge, huge_rest, rest), select(huge, huge_n, n)
+
+
+def _first_step(x: Num, table: _Table) -> tuple[Num, Num, Num]:
+    """k, k in the low bits of an integer, and x - k p exactly, p the first part of pi / 2."""
     shifted = fma(x, 2.0 / math.pi, x.format.shifter)
     k = shifted - x.format.shifter
-    r = x
-    for part in table.parts:
-        r = fma(k, -part, r)
-    if fast:
-        return r, shifted.bits()
-    huge_r, huge_n = _reduce_huge(x, table)
-    huge = abs(x) >= 2.0**table.limit
-    return select(huge, huge_r, r), select(huge, huge_n, shifted.bits())
+    return k, shifted.bits(), fma(k, -table.parts[0], x)
 
 
-def _reduce_huge(x: Num, table: _Table) -> tuple[Num, Num]:
+def _reduce_huge(x: Num, table: _Table) -> tuple[Num, Num, Num]:
     """Of |x| >= 2**limit; the fixed-point product keeps 2 bits before the point."""
     form = x.format
     width = form.dtype.bits
@@ -93,8 +121,9 @@ def _reduce_huge(x: Num, table: _Table) -> tuple[Num, Num]:
     rest = (whole - high.cast(form.signed)).cast(form.dtype)
     rest = fma(middle.cast(form.dtype), 2.0**-width, rest)
     unit, unit_rest = table.scaled
-    r = fma(high, unit, fma(high, unit_rest, rest * unit))
-    return r + (x - x), n
+    rest = fma(high, unit_rest, rest * unit)
+    r = fma(high, unit, rest)
+    return r + (x - x), fma(high, unit, -r) + rest, n
 
 
 def _window(offset: Num, table: _Table, form: Format) -> tuple[Num, Num, Num]:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, final
 
-from khaljit.codegen.math.kit import Num, fma, horner, select
-from khaljit.codegen.math.reduction import reduce
+from khaljit.codegen.math.kit import Num, add_ordered, fma, horner, select
+from khaljit.codegen.math.reduction import reduce, reduce_precisely
 from khaljit.tracer.dtypes import DType, f32, f64
 
-__all__ = ["cos", "sin"]
+__all__ = ["cos", "cos_fast", "sin", "sin_fast", "tan", "tan_fast"]
 
 
 @final
@@ -24,16 +24,27 @@ class _Table:
     Attributes:
         sin: (sin(r) / r - 1) / z; relative error of the sine 2**-27.6 and 2**-57.4.
         cos: (cos(r) - 1 + z / 2) / z**2; relative error of the cosine 2**-32.6 and 2**-63.3.
+        tan: (tan(r) / r - 1) / z; relative error of the tangent 2**-28.8 and 2**-58.3.
     """
 
     sin: tuple[float, ...]
     cos: tuple[float, ...]
+    tan: tuple[float, ...]
 
 
 _TABLES: Final[dict[DType, _Table]] = {
     f32: _Table(
         (-1.6666652e-01, 8.332013e-03, -1.9495419e-04),
         (4.166664e-02, -1.388713e-03, 2.441209e-05),
+        (
+            3.3333358e-01,
+            1.3332365e-01,
+            5.409426e-02,
+            2.1102805e-02,
+            1.13044195e-02,
+            -5.0752755e-04,
+            4.671662e-03,
+        ),
     ),
     f64: _Table(
         (
@@ -52,6 +63,23 @@ _TABLES: Final[dict[DType, _Table]] = {
             2.087558745780228e-09,
             -1.1352663455847035e-11,
         ),
+        (
+            0.3333333333333345,
+            0.133333333333152,
+            0.05396825397827083,
+            0.021869488256115018,
+            0.00886324018277001,
+            0.0035920778354873264,
+            0.0014562055099926908,
+            0.0005880842778621738,
+            0.00024647196710222996,
+            7.67460727326763e-05,
+            7.937090787803624e-05,
+            -4.0687552894000804e-05,
+            6.0950509227582286e-05,
+            -3.025227830486524e-05,
+            1.1103203393061293e-05,
+        ),
     ),
 }
 
@@ -67,12 +95,48 @@ def _wave(r: Num, n: Num, sign: Num) -> Num:
     return (y.bits() ^ flip).reinterpret(r.dtype)
 
 
-def sin(x: Num, fast: bool) -> Num:
+def _sine(x: Num, bounded: bool) -> Num:
     """Of |x|, then with the sign of x: so sin(-0.0) is -0.0."""
-    r, n = reduce(abs(x), fast)
+    r, n = reduce(abs(x), bounded)
     return _wave(r, n, x.bits())
 
 
-def cos(x: Num, fast: bool) -> Num:
-    r, n = reduce(x, fast)
+def _cosine(x: Num, bounded: bool) -> Num:
+    r, n = reduce(x, bounded)
     return _wave(r, n + 1, n.of(0))
+
+
+def _tangent(x: Num, bounded: bool) -> Num:
+    """t = tan r as a sum of two numbers; in odd quadrants -1 / t by a corrected division."""
+    r, rest, n = reduce_precisely(abs(x), bounded)
+    z = r * r
+    t, t_rest = add_ordered(r, fma(r * z, horner(z, _TABLES[r.dtype].tan), fma(rest, z, rest)))
+    inverse = -1.0 / t
+    error = fma(inverse, t_rest, fma(inverse, t, 1.0))
+    y = select((n & 1).eq(0), t, fma(inverse, error, inverse))
+    return (y.bits() ^ (x.bits() & x.format.sign_bit)).reinterpret(x.dtype)
+
+
+def sin(x: Num) -> Num:
+    return _sine(x, bounded=False)
+
+
+def cos(x: Num) -> Num:
+    return _cosine(x, bounded=False)
+
+
+def tan(x: Num) -> Num:
+    return _tangent(x, bounded=False)
+
+
+def sin_fast(x: Num) -> Num:
+    """Good up to `reduction.reduce`'s limit, 2**17 in f32 and 2**32 in f64."""
+    return _sine(x, bounded=True)
+
+
+def cos_fast(x: Num) -> Num:
+    return _cosine(x, bounded=True)
+
+
+def tan_fast(x: Num) -> Num:
+    return _tangent(x, bounded=True)

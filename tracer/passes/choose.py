@@ -12,15 +12,17 @@ After::
     %x = select %p (add %a 1) %b
 
 A condition is known where it is a constant, and where it or its opposite has been decided on the
-way (``paths.py``). Arms without effects become selects if what they compute is cheap, since a
-select computes both. A result that is the same value on all ways is that value.
+way (``paths.py``); so is the guard of a lowered access. Arms without effects become selects if what
+they compute is cheap, since a select computes both. A result that is the same value on all ways is
+that value.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
-from khaljit.tracer.ir import Region, Trace, Value
+from khaljit.tracer.ir import Access, Region, Trace, Value
 from khaljit.tracer.ops import COMPARISONS, MATH, Op
 from khaljit.tracer.passes.paths import PathRewriter, literals
 from khaljit.tracer.rewriting import Walk
@@ -76,13 +78,27 @@ class _Choose(PathRewriter):
             known = self._known.get(condition.args[0])
             return None if known is None else not known
         if known is None and condition.op in COMPARISONS:
-            opposite = self._known.get(
-                self.builder.pure(_OPPOSITES[condition.op], condition.args)
-            )
+            opposite = self._known.get(self.builder.pure(_OPPOSITES[condition.op], condition.args))
             # With NaN both may be false, never both true.
             if opposite or (opposite is False and not condition.args[0].type.is_float):
                 return not opposite
         return known
+
+    # Guards of lowered accesses.
+
+    def effect(self, value: Value, args: tuple[Value, ...]) -> Value | None:
+        access = value.attr
+        decided = None
+        if isinstance(access, Access) and access.guarded:
+            decided = self._decided(args[2])
+        if decided is None:
+            return super().effect(value, args)
+        if decided:
+            assert isinstance(access, Access)
+            access = replace(access, guarded=False)
+            return self.builder.effect(value.op, (*args[:2], *args[3:]), access, value.dtype)
+        # Nothing is touched; a load or atomic gives 0.
+        return None if value.dtype is None else self.builder.const(value.dtype, 0)
 
     # Branches.
 
@@ -111,7 +127,7 @@ class _Choose(PathRewriter):
                 yes if yes is no else self.builder.select(condition, yes, no)
                 for yes, no in zip(then.end.args, orelse.end.args, strict=True)
             )
-        results = self.builder.if_(condition, then, orelse)
+        results = self.branch(condition, then, orelse)
         goes_on = [arm for arm in (then, orelse) if arm.end.op is Op.YIELD]
         if len(goes_on) == 1:
             self.assume(condition, goes_on[0] is then)

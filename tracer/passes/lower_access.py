@@ -29,7 +29,7 @@ from typing import Final
 
 from khaljit.tracer.build import constant, to_bits, to_number
 from khaljit.tracer.dtypes import DType, bool_, i32, i64, index, u8, u16, u32, u64
-from khaljit.tracer.ir import ArrayParam, Memory, Space, Trace, Value
+from khaljit.tracer.ir import ArrayParam, Memory, ScalarParam, Space, Trace, Value
 from khaljit.tracer.ops import Op
 from khaljit.tracer.rewriting import Rewriter
 
@@ -57,6 +57,10 @@ class _Lower(Rewriter):
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
         self.width: Final = _SIGNED[trace.index_bits]
+
+    def run(self) -> Trace:
+        scalars = tuple(ScalarParam(s.name, self.dtype(s.dtype)) for s in self.trace.scalars)
+        return replace(super().run(), scalars=scalars)
 
     def dtype(self, dtype: DType) -> DType:
         return self.width if dtype is index else dtype

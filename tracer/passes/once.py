@@ -51,18 +51,19 @@ class _Once(Rewriter):
         if leaving is None:
             results: tuple[Value, ...] = yield super().loop(value)
             return results
+        params = value.regions[0].params
+        self.values.update(zip(params, self.all(value.args), strict=True))
         outcome = yield self._flow(value.regions[0], 0, None, leaving)
-        if outcome is None:
-            if not self.builder.ended:
-                self.builder.end(Op.RETURN)
-            return ()
-        reached: tuple[Value, ...] = outcome
+        reached: tuple[Value, ...] = outcome or ()
         return reached
 
     def _flow(
         self, region: Region, start: int, rest: _Rest | None, leaving: set[Value]
     ) -> Walk[tuple[Value, ...] | None]:
-        """Rebuild a region of the block and what follows; gives the block's results, or None."""
+        """Rebuild a region of the block and what follows.
+
+        Gives the block's results, or None if the innermost open region has got its end.
+        """
         while True:
             for position in range(start, len(region.body)):
                 effect = region.body[position]
@@ -70,7 +71,10 @@ class _Once(Rewriter):
                     after = _Rest(region, position + 1, effect, rest)
                     outcome: tuple[Value, ...] | None = yield self._branch(effect, after, leaving)
                     return outcome
-                yield self.body(Region((), (effect,), region.end))
+                if effect.regions:
+                    self.results[effect] = yield self.structure(effect)
+                else:
+                    self.simple(effect)
                 if self.builder.ended:
                     return None
             if region.end.op is Op.BREAK:
@@ -91,15 +95,12 @@ class _Once(Rewriter):
         for region in branch.regions:
             self.builder.open()
             outcome = yield self._flow(region, 0, rest, leaving)
-            if not self.builder.ended:
-                if outcome is None:
-                    self.builder.end(Op.RETURN)
-                else:
-                    self.builder.end(Op.YIELD, outcome)
+            if outcome is not None:
+                self.builder.end(Op.YIELD, outcome)
             arms.append(self.builder.close())
         self.builder.at = branch.at
-        results = self.builder.if_(condition, arms[0], arms[1])
-        return results if any(arm.end.op is Op.YIELD for arm in arms) else None
+        results = self.branch(condition, arms[0], arms[1])
+        return None if self.builder.ended else results
 
 
 def _leaving(body: Region) -> set[Value] | None:
@@ -108,17 +109,21 @@ def _leaving(body: Region) -> set[Value] | None:
     Each of them must go on in one arm at most.
     """
     found: set[Value] = set()
-    # Regions with the branches of the block around them.
-    stack: list[tuple[Region, tuple[Value, ...]]] = [(body, ())]
+    around: dict[Value, Value | None] = {}
+    stack: list[tuple[Region, Value | None]] = [(body, None)]
     while stack:
-        region, around = stack.pop()
+        region, owner = stack.pop()
         if region.end.op is Op.CONTINUE:
             return None
         if region.end.op is Op.BREAK:
-            found.update(around)
+            branch = owner
+            while branch is not None and branch not in found:
+                found.add(branch)
+                branch = around[branch]
         for effect in region.body:
             if effect.op is Op.IF:
-                stack.extend((arm, (*around, effect)) for arm in effect.regions)
+                around[effect] = owner
+                stack.extend((arm, effect) for arm in effect.regions)
     for branch in found:
         if all(arm.end.op is Op.YIELD for arm in branch.regions):
             return None

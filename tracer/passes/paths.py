@@ -29,7 +29,7 @@ def literals(condition: Value, truth: bool) -> Iterator[tuple[Value, bool]]:
         if value.op is Op.NOT:
             stack.append((value.args[0], not holds))
         elif value.op is (Op.AND if holds else Op.OR):
-            stack.extend((arg, holds) for arg in value.args)
+            stack.extend((arg, holds) for arg in reversed(value.args))
 
 
 class PathRewriter(Rewriter):
@@ -57,7 +57,7 @@ class PathRewriter(Rewriter):
         orelse = yield self.region(value.regions[1])
         self.forget(mark)
         self.builder.at = value.at
-        results = self.builder.if_(condition, then, orelse)
+        results = self.branch(condition, then, orelse)
         goes_on = then.end.op is Op.YIELD, orelse.end.op is Op.YIELD
         if goes_on[0] is not goes_on[1]:
             self.assume(condition, goes_on[0])

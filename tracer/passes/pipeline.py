@@ -9,11 +9,32 @@ from collections.abc import Callable
 from typing import Final
 
 from khaljit.tracer.ir import Trace
+from khaljit.tracer.passes.bounds import bounds
+from khaljit.tracer.passes.choose import choose
+from khaljit.tracer.passes.dead import dead
+from khaljit.tracer.passes.invariant import invariant
 from khaljit.tracer.passes.lower_access import lower_access
+from khaljit.tracer.passes.once import once
+from khaljit.tracer.passes.simplify import simplify
+from khaljit.tracer.passes.unroll import unroll
 
 __all__ = ["PIPELINE", "optimise"]
 
-PIPELINE: Final[tuple[Callable[[Trace], Trace], ...]] = (lower_access,)
+PIPELINE: Final[tuple[Callable[[Trace], Trace], ...]] = (
+    simplify,
+    once,
+    choose,
+    invariant,
+    unroll,
+    simplify,  # the counters of unrolled loops are constants now
+    choose,
+    bounds,
+    dead,
+    lower_access,
+    simplify,  # the arithmetic of offsets
+    choose,  # guards that are decided
+    dead,
+)
 
 
 def optimise(trace: Trace) -> Trace:

@@ -167,7 +167,7 @@ _BITS: Final[Mapping[tuple[int, int, int], Mapping[int, str]]] = {
     (1, 0, _EDX): {8: "cx8", 15: "cmov", 23: "mmx", 24: "fxsr", 25: "sse", 26: "sse2"},
     (1, 0, _ECX): {
         0: "sse3", 9: "ssse3", 12: "fma", 13: "cx16", 19: "sse4.1", 20: "sse4.2",
-        22: "movbe", 23: "popcnt", 27: "xsave", 28: "avx", 29: "f16c",
+        22: "movbe", 23: "popcnt", 26: "xsave", 28: "avx", 29: "f16c",
     },
     (7, 0, _EBX): {
         3: "bmi", 5: "avx2", 8: "bmi2", 16: "avx512f", 17: "avx512dq", 21: "avx512ifma",
@@ -186,7 +186,7 @@ _BITS: Final[Mapping[tuple[int, int, int], Mapping[int, str]]] = {
 _OSXSAVE: Final = 1 << 27  # of leaf 1, ecx: the system switches extended state, XGETBV may be run
 _AVX_STATE: Final = 0x06  # of XCR0: xmm and ymm
 _AVX512_STATE: Final = 0xE6  # and the masks, the upper halves of zmm0-15, and zmm16-31
-_NEEDS_AVX_STATE: Final = frozenset({"f16c", "fma"})
+_NEEDS_AVX_STATE: Final = frozenset({"f16c", "fma", "xsave"})
 
 
 def x86_features(cpuid: Cpuid, state: Callable[[], int]) -> tuple[str, ...]:

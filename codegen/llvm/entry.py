@@ -1,0 +1,198 @@
+"""The entry point: takes work items from the counter, and runs the kernel on each.
+
+    void entry(ptr params, ptr next, i64 total, i64 chunk, ptr arena)
+
+It sets the floating-point environment (rounding to nearest, subnormals kept, no traps) and gives
+the caller's back at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, final
+
+from khaljit.codegen.llvm.code import Code
+from khaljit.codegen.llvm.control import Walk
+from khaljit.codegen.llvm.forms import TYPES
+from khaljit.codegen.llvm.values import Mask
+from khaljit.tracer.ir import values
+
+__all__ = ["Item", "for_each_item", "run_lanes", "versions"]
+
+NAME: Final = "entry"
+PARAMETERS: Final = (
+    "ptr noalias readonly %params, ptr noalias %next, i64 %total, i64 %chunk, ptr noalias %arena"
+)
+
+# Kernels with more values than this get no second version for full subgroups.
+MOST_VALUES: Final = 2000
+
+_DEFAULT_MXCSR: Final = 0x1F80
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A work item: its position on each axis as an i64, and what follows it."""
+
+    position: tuple[str, str, str]
+    done: str
+
+
+def for_each_item(
+    code: Code, counts: tuple[str, str, str], body: Callable[[Item], None]
+) -> None:
+    """Take items until there are none; ``counts`` are items per axis, as i64."""
+    w = code.w
+    slots = [w.slot("i64") for _ in range(4)]  # x, y, z and the number of the item
+    take, begin, item, done, out = (w.label() for _ in range(5))
+    w.open(take)
+    first = w.let("atomicrmw add ptr %next, i64 %chunk monotonic, align 8")
+    w.branch(w.let(f"icmp ult i64 {first}, %total"), begin, out)
+    w.open(begin)
+    beyond = w.let(f"add i64 {first}, %chunk")
+    end = w.let(f"call i64 @llvm.umin.i64(i64 {beyond}, i64 %total)")
+    row = w.let(f"udiv i64 {first}, {counts[0]}")
+    starts = (
+        w.let(f"urem i64 {first}, {counts[0]}"),
+        w.let(f"urem i64 {row}, {counts[1]}"),
+        w.let(f"udiv i64 {row}, {counts[1]}"),
+        first,
+    )
+    for slot, start in zip(slots, starts, strict=True):
+        w.do(f"store i64 {start}, ptr {slot}")
+    w.open(item)
+    x, y, z = (w.let(f"load i64, ptr {slot}") for slot in slots[:3])
+    body(Item((x, y, z), done))
+    w.open(done)
+    _advance(code, slots, counts)
+    number = w.let(f"load i64, ptr {slots[3]}")
+    following = w.let(f"add i64 {number}, 1")
+    w.do(f"store i64 {following}, ptr {slots[3]}")
+    more = w.label()
+    w.branch(w.let(f"icmp eq i64 {following}, {end}"), more, item)
+    w.open(more)
+    w.branch(w.let(f"icmp ult i64 {end}, %total"), take, out)
+    w.open(out)
+
+
+def _advance(code: Code, slots: list[str], counts: tuple[str, str, str]) -> None:
+    """To the next item: x, and where it is at its end, y, and so on."""
+    w = code.w
+    carry = "true"
+    for axis in range(3):
+        at = w.let(f"load i64, ptr {slots[axis]}")
+        step = w.let(f"zext i1 {carry} to i64")
+        following = w.let(f"add i64 {at}, {step}")
+        carry = w.let(f"icmp eq i64 {following}, {counts[axis]}")
+        kept = w.let(f"select i1 {carry}, i64 0, i64 {following}")
+        w.do(f"store i64 {kept}, ptr {slots[axis]}")
+
+
+def narrowed_index(code: Code, name: str) -> str:
+    """An i64 as an id."""
+    if code.index.bits == 64:
+        return name
+    return code.w.let(f"trunc i64 {name} to {TYPES[code.index]}")
+
+
+def group_counts(code: Code) -> tuple[str, str, str]:
+    """The counts of workgroups, as i64."""
+    x, y, z = (
+        code.w.let(f"load i64, ptr {code.at('%params', offset)}, align 8")
+        for offset in code.block.groups
+    )
+    return x, y, z
+
+
+def set_environment(code: Code) -> Callable[[], None]:
+    """Set the floating-point environment; gives what brings the caller's back."""
+    w = code.w
+    if code.level.architecture == "aarch64":
+        before = w.let("call i64 @llvm.aarch64.get.fpcr()")
+        w.do("call void @llvm.aarch64.set.fpcr(i64 0)")
+        return lambda: w.do(f"call void @llvm.aarch64.set.fpcr(i64 {before})")
+    kept, wanted = w.slot("i32"), w.slot("i32")
+    w.do(f"call void @llvm.x86.sse.stmxcsr(ptr {kept})")
+    w.do(f"store i32 {_DEFAULT_MXCSR}, ptr {wanted}")
+    w.do(f"call void @llvm.x86.sse.ldmxcsr(ptr {wanted})")
+    return lambda: w.do(f"call void @llvm.x86.sse.ldmxcsr(ptr {kept})")
+
+
+# Versions of the code.
+
+
+def versions(
+    code: Code,
+    done: str,
+    run: Callable[[Walk], None],
+    full: str = "",
+    mask: Callable[[], Mask] = lambda: None,
+) -> None:
+    """Code for when all lanes are active and pass their guards, and general code to go back to.
+
+    ``full`` says whether all lanes exist, an i1, empty where they surely do; ``mask`` makes the
+    mask of those that exist. ``run`` generates either version and ends at ``done``.
+    """
+    w = code.w
+    fast, general = w.label(), w.label()
+    if len(values(code.trace.body)) <= MOST_VALUES:
+        if full:
+            w.branch(full, fast, general)
+        w.open(fast)
+        code.mask, code.bail, code.bailed = None, general, False
+        code.values.enter()
+        run(Walk(code, done))
+        code.values.leave()
+        code.bail = None
+        if not full and not code.bailed:
+            return
+    w.open(general)
+    code.values.enter()
+    code.mask = mask()
+    run(Walk(code, done))
+    code.values.leave()
+    code.mask = None
+
+
+def run_lanes(code: Code) -> None:
+    """All items of a kernel that cannot tell workgroups: lanes run along global x."""
+    w, lanes = code.w, code.lanes
+    workgroup = code.trace.workgroup or (1, 1, 1)
+    groups = group_counts(code)
+    for axis, size in enumerate(workgroup):
+        code.ids["num_workgroups", axis] = narrowed_index(code, groups[axis])
+        code.ids["workgroup_size", axis] = str(size)
+    extents = [
+        w.let(f"mul i64 {count}, {size}") for count, size in zip(groups, workgroup, strict=True)
+    ]
+    rounded = w.let(f"add i64 {extents[0]}, {lanes.count - 1}")
+    across = w.let(f"udiv i64 {rounded}, {lanes.count}")
+
+    def body(item: Item) -> None:
+        first = w.let(f"mul i64 {item.position[0]}, {lanes.count}")
+        for axis, name in enumerate((first, *item.position[1:])):
+            code.ids["global", axis] = narrowed_index(code, name)
+        left = w.let(f"sub i64 {extents[0]}, {first}")
+        full = w.let(f"icmp uge i64 {left}, {lanes.count}")
+
+        def run(walk: Walk) -> None:
+            if walk.region(code.trace.body) is not None:
+                w.jump(item.done)
+
+        versions(code, item.done, run, full, lambda: _existing(code, left))
+
+    for_each_item(code, (across, extents[1], extents[2]), body)
+
+
+def _existing(code: Code, left: str) -> Mask:
+    """The mask of the lanes below a count, which is an i64."""
+    w, lanes = code.w, code.lanes
+    most = w.let(f"call i64 @llvm.umin.i64(i64 {left}, i64 {lanes.count})")
+    small = w.let(f"trunc i64 {most} to i32")
+    limit = lanes.splat("i32", small)
+    t = lanes.width.of("i32")
+    return tuple(
+        w.let(f"icmp ult {t} {lanes.iota('i32', part)}, {limit}") for part in range(lanes.parts)
+    )

@@ -1,0 +1,70 @@
+"""Failed asserts: the first invocation to fail writes the report.
+
+The report is as ``docs/architecture.md`` has it. A value takes 8 bytes: an integer widened by its
+sign, a float's bits in the low bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from khaljit.codegen.layout import REPORT_SLOTS, SLOT
+from khaljit.codegen.llvm.code import Code
+from khaljit.codegen.llvm.forms import TYPES
+from khaljit.codegen.llvm.values import Mask
+from khaljit.tracer.dtypes import DType, bool_
+from khaljit.tracer.ir import Note, Value
+
+__all__ = ["report_failure"]
+
+_FIRST_VALUE: Final = 5
+
+
+def report_failure(code: Code, value: Value) -> None:
+    """An assert: nothing where it holds; where some lane fails, its first such lane reports."""
+    condition = code.values.get(value.args[0])
+    w, after = code.w, code.w.label()
+    if condition.uniform:
+        w.fork(condition.base, yes=True, to=after)
+        failed: Mask = code.mask
+    else:
+        holds = code.values.vector(condition)
+        failed = code.lanes.without(code.mask, holds)
+        w.fork(code.lanes.any(failed), yes=False, to=after)
+    _write(code, value, code.lanes.first(failed), after)
+    w.open(after)
+    code.wrote()
+
+
+def _write(code: Code, value: Value, lane: str, after: str) -> None:
+    """Write the report, unless somebody else does."""
+    assert isinstance(value.attr, Note) and code.block.report is not None
+    w = code.w
+    report = w.let(f"load ptr, ptr {code.at('%params', code.block.report)}, align 8")
+    taken = w.let(f"cmpxchg ptr {report}, i64 0, i64 1 monotonic monotonic, align 8")
+    won = w.let(f"extractvalue {{ i64, i1 }} {taken}, 1")
+    w.fork(won, yes=False, to=after)
+    _slot(code, report, 1, str(value.attr.site))
+    for axis in range(3):
+        number = _widened(code, code.index, code.ids["global", axis])
+        if axis == 0 and not code.scalar:
+            number = w.let(f"add i64 {number}, {lane}")
+        _slot(code, report, 2 + axis, number)
+    for k, operand in enumerate(value.args[1 : 1 + REPORT_SLOTS - _FIRST_VALUE]):
+        held = code.values.get(operand)
+        _slot(code, report, _FIRST_VALUE + k, _widened(code, held.dtype, code.one_of(held, lane)))
+
+
+def _slot(code: Code, report: str, number: int, text: str) -> None:
+    code.w.do(f"store i64 {text}, ptr {code.at(report, number * SLOT)}, align 8")
+
+
+def _widened(code: Code, dtype: DType, name: str) -> str:
+    """A scalar as 64 bits."""
+    w, type_ = code.w, TYPES[dtype]
+    if dtype.is_float and type_ in ("float", "double"):
+        name = w.let(f"bitcast {type_} {name} to i{dtype.bits}")
+    bits = 1 if dtype is bool_ else dtype.bits
+    if bits == 64:
+        return name
+    return w.let(f"{'sext' if dtype.is_signed else 'zext'} i{bits} {name} to i64")

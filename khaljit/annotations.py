@@ -1,0 +1,186 @@
+"""What stands after the colon in a kernel's parameters.
+
+An annotation is optional and, where it stands, checked: `Array`, `Array1` ... `Array3` of a dtype
+or vector type, a dtype, a vector type, `Const`, and tuples and dataclasses of these. Type
+checkers see other definitions (``khaljit/typing_.py``), to which NumPy arrays and Python numbers
+conform.
+"""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import inspect
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final, final
+
+from khaljit.tracer.dtypes import DType
+from khaljit.tracer.errors import ArgumentTypeError
+from khaljit.tracer.intrinsics import VectorType
+
+__all__ = [
+    "Annotation",
+    "Array1",
+    "Array2",
+    "Array3",
+    "ArrayOf",
+    "Const",
+    "ConstOf",
+    "GroupOf",
+    "of_function",
+]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ArrayOf:
+    """An array annotation; None stands for any dtype or any number of axes."""
+
+    element: DType | VectorType | None
+    ndim: int | None
+
+    def __repr__(self) -> str:
+        axes = "" if self.ndim is None else str(self.ndim)
+        return f"kj.Array{axes}[{self.element!r}]" if self.element else f"kj.Array{axes}"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ConstOf:
+    """A value that specialises; ``kind`` is the type it must have, or None."""
+
+    kind: Any
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class GroupOf:
+    """A tuple or dataclass of annotated parts."""
+
+    make: Any
+    names: tuple[str, ...]
+    parts: tuple[Annotation | None, ...]
+
+
+Annotation = ArrayOf | ConstOf | GroupOf | DType | VectorType
+
+
+class _ArrayAnnotation:
+    """``kj.Array2[kj.f32]``"""
+
+    _ndim: int | None = None
+
+    def __class_getitem__(cls, element: Any) -> ArrayOf:
+        return array_of(element, cls._ndim)
+
+
+def array_of(element: Any, ndim: int | None) -> ArrayOf:
+    """The annotation of an array with these elements and axes."""
+    if not isinstance(element, DType | VectorType):
+        raise ArgumentTypeError(
+            f"{element!r} is no element type of an array",
+            mend="use a dtype or a vector type: kj.Array1[kj.f32], kj.Array1[kj.vec3]",
+        )
+    return ArrayOf(element, ndim)
+
+
+class Array1(_ArrayAnnotation):
+    """An array with one axis."""
+
+    _ndim = 1
+
+
+class Array2(_ArrayAnnotation):
+    """An array with two axes."""
+
+    _ndim = 2
+
+
+class Array3(_ArrayAnnotation):
+    """An array with three axes."""
+
+    _ndim = 3
+
+
+class Const:
+    """``kj.Const[int]``: a parameter whose value specialises the kernel."""
+
+    def __class_getitem__(cls, kind: Any) -> ConstOf:
+        return ConstOf(kind)
+
+
+_BARE: Final[dict[Any, Annotation]] = {
+    Array1: ArrayOf(None, 1),
+    Array2: ArrayOf(None, 2),
+    Array3: ArrayOf(None, 3),
+    Const: ConstOf(None),
+    str: ConstOf(str),
+    type(None): ConstOf(type(None)),
+}
+
+
+def parse(annotation: Any, where: str) -> Annotation | None:
+    """What an annotation object says; None where it says nothing.
+
+    Raises ArgumentTypeError for what khaljit does not know.
+    """
+    if annotation is inspect.Parameter.empty or annotation in (Any, int, float, bool, object):
+        return None
+    if isinstance(annotation, ArrayOf | ConstOf | DType | VectorType):
+        return annotation
+    try:
+        bare = _BARE.get(annotation)
+    except TypeError:
+        bare = None
+    if bare is not None:
+        return bare
+    if getattr(annotation, "_kj_array", False):
+        return ArrayOf(None, None)
+    if typing.get_origin(annotation) is builtins.tuple:
+        parts = tuple(parse(part, where) for part in typing.get_args(annotation))
+        return GroupOf(tuple, tuple(str(k) for k in range(len(parts))), parts)
+    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+        hints = typing.get_type_hints(annotation)
+        names = tuple(field.name for field in dataclasses.fields(annotation))
+        return GroupOf(annotation, names, tuple(parse(hints[name], where) for name in names))
+    if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
+        rest = [one for one in typing.get_args(annotation) if one is not type(None)]
+        if len(rest) == 1:  # X | None: None specialises, as it does everywhere
+            return parse(rest[0], where)
+    raise ArgumentTypeError(
+        f"{where} is annotated with {annotation!r}, which khaljit does not know",
+        mend="use kj.Array1[kj.f32], a dtype such as kj.i32, kj.Const[int], a tuple or dataclass "
+        "of these, or no annotation",
+    )
+
+
+def of_function(function: types.FunctionType) -> dict[str, Annotation | None]:
+    """The annotations of a function's parameters, strings evaluated where they were written."""
+    scope: Mapping[str, Any] = _closure(function)
+    found: dict[str, Annotation | None] = {}
+    for name in inspect.signature(function).parameters:
+        annotation = function.__annotations__.get(name, inspect.Parameter.empty)
+        if isinstance(annotation, str):
+            try:
+                annotation = eval(annotation, function.__globals__, dict(scope))
+            except Exception as error:
+                raise ArgumentTypeError(
+                    f"the annotation {annotation!r} of parameter {name} of {function.__qualname__} "
+                    f"cannot be evaluated: {error}",
+                    mend="annotate with names that the kernel's module knows",
+                ) from error
+        found[name] = parse(annotation, f"parameter {name} of {function.__qualname__}")
+    return found
+
+
+def _closure(function: types.FunctionType) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            values[name] = cell.cell_contents
+        except ValueError:
+            continue
+    return values

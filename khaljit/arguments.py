@@ -1,0 +1,522 @@
+"""Arguments of a launch: read once, checked, and told apart into what specialises and what varies.
+
+`Parameters` knows a kernel's parameters. Reading a call gives a `Call`: the signature (what a
+plan is made for) and the arrays and numbers of this launch. The signature holds, per argument,
+an interned description of what the recorder needs (`khaljit.tracer.record`), and for the arrays
+together which have equal shapes, which are the same view, and the width of ``index``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cache
+from types import FunctionType
+from typing import Any, Final, final
+
+import numpy as np
+
+from khaljit import annotations
+from khaljit.annotations import Annotation, ArrayOf, ConstOf, GroupOf
+from khaljit.arrays import Array
+from khaljit.tracer.build import to_number
+from khaljit.tracer.dtypes import ALL, DType, bf16, bool_, by_numpy, f16, f32, f64, i32
+from khaljit.tracer.errors import (
+    ArgumentError,
+    ArgumentOverflowError,
+    ArgumentTypeError,
+    ArgumentValueError,
+)
+from khaljit.tracer.intrinsics import VectorType
+from khaljit.tracer.ir import Element
+from khaljit.tracer.record import (
+    ArrayArgument,
+    ConstArgument,
+    GroupArgument,
+    ScalarArgument,
+    VectorArgument,
+)
+
+__all__ = ["Call", "Operand", "Parameters", "Signature"]
+
+INDEX_LIMIT: Final = (1 << 31) - 1
+
+
+@final
+@dataclass(slots=True)
+class Operand:
+    """An array argument of one launch.
+
+    Attributes:
+        name: the parameter's, for messages.
+        owner: the NumPy array or khaljit array that was passed.
+        shape: of the axes that the kernel sees.
+        strides: in units of the element's alignment.
+    """
+
+    name: str
+    owner: np.ndarray[Any, Any] | Array
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+Signature = tuple[object, ...]
+
+
+@final
+@dataclass(slots=True)
+class Call:
+    """What a call passes, by position in the recorded trace."""
+
+    arguments: list[object] = field(default_factory=list)
+    operands: list[Operand] = field(default_factory=list)
+    numbers: list[int | float | bool] = field(default_factory=list)
+    extent: int = 0  # the largest offset of any array, in units of its alignment
+
+    def signature(self, grid: int) -> Signature:
+        """What a plan is made for; ``grid`` is the largest id of the launch."""
+        wide = self.extent > INDEX_LIMIT or grid > INDEX_LIMIT
+        operands = self.operands
+        if len(operands) < 2:
+            return (tuple(self.arguments), 64 if wide else 32)
+        shapes = tuple(_first_equal([one.shape for one in operands]))
+        views = tuple(_first_equal([_view_of(one) for one in operands]))
+        return (tuple(self.arguments), 64 if wide else 32, shapes, views)
+
+
+def _first_equal(items: Sequence[object]) -> list[int]:
+    """Per item the position of the first that equals it."""
+    return [items.index(item) for item in items]
+
+
+def _view_of(operand: Operand) -> tuple[object, ...]:
+    owner = operand.owner
+    if isinstance(owner, np.ndarray):
+        place: object = owner.ctypes.data
+        kind: object = owner.dtype
+    else:
+        place, kind = (id(owner.buffer), owner.offset), owner.dtype
+    return place, kind, operand.shape, operand.strides
+
+
+@final
+class Parameters:
+    """The parameters of a kernel and what their annotations ask for."""
+
+    def __init__(self, function: FunctionType, name: str, skip: int = 0) -> None:
+        self.kernel = name
+        self.signature = inspect.signature(function)
+        found = list(self.signature.parameters.values())
+        for parameter in found:
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise ArgumentTypeError(
+                    f"kernel {name} takes *{parameter.name}",
+                    mend="name every parameter; pass many arrays as a tuple",
+                )
+        kinds = annotations.of_function(function)
+        self.names = tuple(one.name for one in found[skip:])
+        self.annotations = tuple(kinds[one] for one in self.names)
+        self.signature = self.signature.replace(parameters=found[skip:])
+        self._positional = sum(one.kind is not one.KEYWORD_ONLY for one in found[skip:])
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The arguments in the order of the parameters, defaults filled in."""
+        if not kwargs and len(args) == len(self.names) == self._positional:
+            return args
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise ArgumentTypeError(
+                f"kernel {self.kernel}: {error}",
+                mend=f"it is called as {self.kernel}[grid]({', '.join(self.names)})",
+            ) from None
+        bound.apply_defaults()
+        return tuple(bound.arguments[name] for name in self.names)
+
+    def read(self, values: tuple[Any, ...]) -> Call:
+        """Check the arguments of a call and take them apart."""
+        call = Call()
+        for name, annotation, value in zip(self.names, self.annotations, values, strict=True):
+            call.arguments.append(self._read(call, name, annotation, value))
+        return call
+
+    def recorded(self, signature: Signature) -> list[tuple[str, Any]]:
+        """The parameters as the recorder takes them, for one signature."""
+        arguments = signature[0]
+        assert isinstance(arguments, tuple)
+        shapes, views = signature[2:] if len(signature) > 2 else ((0,), (0,))
+        counter = iter(range(len(shapes)))  # type: ignore[arg-type]  # tuples
+
+        def complete(argument: Any) -> Any:
+            if isinstance(argument, _Array):
+                k = next(counter)
+                return dataclasses.replace(
+                    argument.argument,
+                    same_shape=shapes[k],
+                    same_view=views[k],  # type: ignore[index]
+                )
+            if isinstance(argument, _Group):
+                return GroupArgument(
+                    argument.make, argument.names, tuple(map(complete, argument.parts))
+                )
+            return argument.argument if isinstance(argument, _Const) else argument
+
+        return [
+            (name, complete(argument)) for name, argument in zip(self.names, arguments, strict=True)
+        ]
+
+    def _read(self, call: Call, name: str, annotation: Annotation | None, value: Any) -> object:
+        if value is None:
+            return _NONE
+        if isinstance(annotation, ConstOf):
+            return self._const(name, annotation, value)
+        if isinstance(value, np.ndarray):
+            return self._numpy(call, name, annotation, value)
+        if isinstance(value, Array):
+            return self._array(call, name, annotation, value)
+        if isinstance(annotation, VectorType):
+            return self._vector(call, name, annotation, value)
+        if type(value) in _NUMBERS or isinstance(value, np.generic):
+            return self._number(call, name, annotation, value)
+        if isinstance(value, tuple):
+            return self._tuple(call, name, annotation, value)
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return self._dataclass(call, name, annotation, value)
+        if isinstance(value, DType | VectorType | str | Enum | FunctionType) and annotation is None:
+            return self._const(name, ConstOf(None), value)
+        if callable(value) and annotation is None:
+            return self._const(name, ConstOf(None), value)
+        raise self._error(
+            name,
+            annotation,
+            _describe(value),
+            "pass a NumPy array (np.asarray(x)), a khaljit array, or a number",
+        )
+
+    def _error(
+        self,
+        name: str,
+        annotation: object,
+        got: str,
+        mend: str,
+        kind: type[ArgumentError] = ArgumentTypeError,
+    ) -> ArgumentError:
+        wanted = "" if annotation is None else f" expects {annotation!r} and"
+        return kind(f"kernel {self.kernel}: parameter {name}{wanted} got {got}", mend=mend)
+
+    # Arrays.
+
+    def _numpy(
+        self, call: Call, name: str, annotation: Annotation | None, array: np.ndarray[Any, Any]
+    ) -> object:
+        if type(array) is not np.ndarray and isinstance(array, np.ma.MaskedArray):
+            raise self._error(
+                name,
+                annotation,
+                "a masked array",
+                "pass array.filled(value), or data and mask apart",
+            )
+        element = annotation.element if isinstance(annotation, ArrayOf) else None
+        dtype = by_numpy(array.dtype)
+        if dtype is None:
+            raise self._no_dtype(name, annotation, array)
+        if element is bf16 and dtype.numpy == bf16.numpy:
+            dtype = bf16
+        shape, strides = array.shape, array.strides
+        kind: DType | VectorType = dtype
+        if isinstance(element, VectorType) and dtype is element.dtype:
+            kind = element
+            last = array.ndim - 1
+            if array.ndim == 0 or shape[last] != element.count or strides[last] != dtype.size:
+                raise self._error(
+                    name,
+                    annotation,
+                    f"{_describe(array)} of shape {shape}",
+                    f"a {element} is the last axis: {element.count} numbers, next to each other",
+                )
+            shape, strides = shape[:last], strides[:last]
+        self._check(name, annotation, kind, len(shape), array)
+        address = array.ctypes.data
+        return self._operand(call, name, kind, array, shape, strides, address)
+
+    def _no_dtype(
+        self, name: str, annotation: object, array: np.ndarray[Any, Any]
+    ) -> ArgumentError:
+        if not array.dtype.isnative:
+            mend = "its bytes are swapped: pass array.astype(array.dtype.newbyteorder('='))"
+        elif array.dtype == np.object_:
+            mend = "it holds Python objects: pass np.asarray(array, dtype=np.float32)"
+        else:
+            mend = "convert it: array.astype(np.float32)"
+        return self._error(name, annotation, f"a NumPy array of {array.dtype}", mend)
+
+    def _array(self, call: Call, name: str, annotation: Annotation | None, array: Array) -> object:
+        self._check(name, annotation, array.dtype, array.ndim, array)
+        return self._operand(
+            call, name, array.dtype, array, array.shape, array.strides, array.address
+        )
+
+    def _check(
+        self, name: str, annotation: object, kind: DType | VectorType, ndim: int, value: Any
+    ) -> None:
+        if annotation is None:
+            return
+        if not isinstance(annotation, ArrayOf):
+            mend = "pass one number, such as array[0]"
+            raise self._error(name, annotation, _describe(value), mend)
+        if annotation.element is not None and annotation.element is not kind:
+            target = annotation.element
+            scalar = target.dtype if isinstance(target, VectorType) else target
+            mend = f"convert it: array.astype(np.{scalar.numpy})"
+            raise self._error(name, annotation, f"an array of {kind!r}", mend)
+        if annotation.ndim is not None and annotation.ndim != ndim:
+            mend = f"reshape it to {annotation.ndim} axes, for example array.reshape(...)"
+            raise self._error(name, annotation, f"an array with {ndim} axes", mend)
+
+    def _operand(
+        self,
+        call: Call,
+        name: str,
+        kind: DType | VectorType,
+        owner: np.ndarray[Any, Any] | Array,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        address: int,
+    ) -> _Array:
+        """Enter an array whose strides are in bytes."""
+        size, align = _sizes(kind)
+        if align > 1:
+            if address % align and 0 not in shape:
+                raise self._error(
+                    name,
+                    None,
+                    f"an array whose memory is not aligned to {align} bytes",
+                    "copy it: np.ascontiguousarray(array)",
+                    ArgumentValueError,
+                )
+            for extent, stride in zip(shape, strides, strict=True):
+                if stride % align and extent > 1:
+                    raise self._error(
+                        name,
+                        None,
+                        f"an array whose strides {strides} are no multiples of {align} bytes",
+                        "copy it: np.ascontiguousarray(array)",
+                        ArgumentValueError,
+                    )
+        units = tuple(stride // align for stride in strides)
+        inner = not shape or shape[-1] <= 1 or strides[-1] == size
+        if shape and shape[-1] <= 1:
+            units = (*units[:-1], size // align)
+        reach = size // align
+        for extent, unit in zip(shape, units, strict=True):
+            reach += (extent - 1) * abs(unit) if extent else 0
+        call.extent = max(call.extent, reach, *shape)
+        call.operands.append(Operand(name, owner, shape, units))
+        return _array(kind, len(shape), inner, address % 16 == 0)
+
+    # Numbers.
+
+    def _number(self, call: Call, name: str, annotation: Annotation | None, value: Any) -> object:
+        if isinstance(annotation, DType):
+            call.numbers.append(self._as(name, annotation, value))
+            return _SCALARS[annotation]
+        if annotation is not None:
+            raise self._error(
+                name, annotation, _describe(value), "pass an array: np.array([value])"
+            )
+        if isinstance(value, np.generic):
+            dtype = by_numpy(value.dtype)
+            if dtype is None:
+                raise self._error(name, None, _describe(value), "convert it: float(x) or int(x)")
+            call.numbers.append(value.item())
+            return _SCALARS[dtype]
+        if type(value) is int:
+            if not -(1 << 31) <= value < 1 << 31:
+                raise self._error(
+                    name,
+                    None,
+                    f"{value}, and a Python int is passed as i32, which cannot hold it",
+                    f"annotate the parameter ({name}: kj.i64), or pass kj.i64({value})",
+                    ArgumentOverflowError,
+                )
+            call.numbers.append(value)
+            return _SCALARS[i32]
+        call.numbers.append(value)
+        return _SCALARS[bool_ if type(value) is bool else f32]
+
+    def _as(self, name: str, dtype: DType, value: Any) -> int | float | bool:
+        """A number as an annotated dtype; it must fit."""
+        number = value.item() if isinstance(value, np.generic) else value
+        if dtype.is_float:
+            number = float(number)
+            largest = _LARGEST[dtype]
+            if abs(number) > largest and not math.isinf(number):
+                raise self._error(name, dtype, repr(value), "use kj.f64", ArgumentOverflowError)
+            return number
+        if isinstance(number, float):
+            raise self._error(name, dtype, f"the float {value!r}", "pass an int: int(x)")
+        if dtype is bool_:
+            if not isinstance(number, bool):
+                raise self._error(name, dtype, f"the int {value!r}", "pass True or False")
+            return number
+        low, high = dtype.limits
+        if not low <= number <= high:
+            raise self._error(
+                name,
+                dtype,
+                f"{value}, which is not between {low} and {high}",
+                "use a wider type" if dtype.bits < 64 else "no type holds it",
+                ArgumentOverflowError,
+            )
+        return int(number)
+
+    def _vector(self, call: Call, name: str, annotation: VectorType, value: Any) -> object:
+        try:
+            parts = tuple(value)
+        except TypeError:
+            parts = ()
+        if len(parts) != annotation.count:
+            raise self._error(
+                name, annotation, _describe(value), f"pass {annotation.count} numbers: a tuple"
+            )
+        for part in parts:
+            call.numbers.append(self._as(name, annotation.dtype, part))
+        return VectorArgument(annotation.dtype, annotation.count)
+
+    # The rest.
+
+    def _const(self, name: str, annotation: ConstOf, value: Any) -> object:
+        kind = annotation.kind
+        if isinstance(kind, DType):
+            return _Const(kind(value))
+        if isinstance(kind, type) and not isinstance(value, kind):
+            raise self._error(
+                name, f"kj.Const[{kind.__name__}]", _describe(value), f"pass a {kind.__name__}"
+            )
+        try:
+            hash(value)
+        except TypeError:
+            raise self._error(
+                name,
+                None,
+                f"a {type(value).__name__} as a constant",
+                "constants are hashable: make it a tuple",
+            ) from None
+        return _Const(value)
+
+    def _tuple(
+        self, call: Call, name: str, annotation: Annotation | None, value: tuple[Any, ...]
+    ) -> object:
+        names = getattr(value, "_fields", None) or tuple(str(k) for k in range(len(value)))
+        inner: Sequence[Annotation | None] = (None,) * len(value)
+        if isinstance(annotation, GroupOf):
+            if len(annotation.parts) != len(value):
+                raise self._error(
+                    name, annotation, f"a tuple of {len(value)}", "pass one value per part"
+                )
+            inner = annotation.parts
+        elif annotation is not None:
+            raise self._error(name, annotation, "a tuple", "pass one value")
+        return self._group(call, name, type(value), names, inner, value)
+
+    def _dataclass(
+        self, call: Call, name: str, annotation: Annotation | None, value: Any
+    ) -> object:
+        names = tuple(one.name for one in dataclasses.fields(value))
+        found = annotation or annotations.parse(type(value), f"parameter {name}")
+        if not isinstance(found, GroupOf):
+            raise self._error(name, annotation, _describe(value), "pass one value")
+        values = tuple(getattr(value, one) for one in names)
+        return self._group(call, name, type(value), names, found.parts, values)
+
+    def _group(
+        self,
+        call: Call,
+        name: str,
+        make: Any,
+        names: tuple[str, ...],
+        kinds: Sequence[Annotation | None],
+        values: Sequence[Any],
+    ) -> _Group:
+        parts = tuple(
+            self._read(call, f"{name}.{label}", kind, value)
+            for label, kind, value in zip(names, kinds, values, strict=True)
+        )
+        return _Group(make, names, parts)
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"a NumPy array of {value.dtype}"
+    if isinstance(value, Array):
+        return f"an array of {value.dtype!r} on {value.device}"
+    if type(value) in _NUMBERS:
+        return f"the {type(value).__name__} {value!r}"
+    return f"a {type(value).__name__}"
+
+
+def _sizes(kind: DType | VectorType) -> tuple[int, int]:
+    """Bytes and alignment of an element."""
+    if isinstance(kind, VectorType):
+        return kind.count * kind.dtype.size, kind.dtype.size
+    return kind.size, kind.size
+
+
+_NUMBERS: Final = frozenset({int, float, bool})
+_SCALARS: Final = {dtype: ScalarArgument(dtype) for dtype in ALL}
+_LARGEST: Final = {
+    dtype: to_number(dtype, bits)
+    for dtype, bits in ((f16, 0x7BFF), (bf16, 0x7F7F), (f32, 0x7F7FFFFF), (f64, 0x7FEFFFFFFFFFFFFF))
+}
+
+
+# Interned descriptions: equal ones are one object, so that signatures compare by identity.
+
+
+@final
+class _Array:
+    __slots__ = ("argument",)
+
+    def __init__(self, argument: ArrayArgument) -> None:
+        self.argument: Final = argument
+
+
+@cache
+def _array(kind: DType | VectorType, ndim: int, contiguous: bool, aligned: bool) -> _Array:
+    if isinstance(kind, VectorType):
+        element, count = Element.vector(kind.dtype, kind.count), kind.count
+    else:
+        element, count = Element.scalar(kind), 1
+    return _Array(ArrayArgument(element, count, ndim, contiguous, aligned))
+
+
+@final
+class _Const:
+    """A constant, told apart by its exact type and value: 1, True and 1.0 are three."""
+
+    __slots__ = ("_key", "argument")
+
+    def __init__(self, value: Any) -> None:
+        self.argument: Final = ConstArgument(value)
+        self._key: Final = (type(value), repr(value) if isinstance(value, float) else value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Const) and self._key == other._key
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Group:
+    make: Any
+    names: tuple[str, ...]
+    parts: tuple[object, ...]
+
+
+_NONE: Final = _Const(None)

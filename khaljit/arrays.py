@@ -1,0 +1,171 @@
+"""Arrays that live on a device.
+
+An `Array` is a view into a device's buffer: an offset, a shape, strides and an element type.
+Slicing gives views of the same memory. ``kj.Array[kj.f32]`` is also the annotation of an array
+parameter with any number of axes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+
+from khaljit.annotations import ArrayOf, array_of
+from khaljit.tracer.dtypes import DType
+from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
+from khaljit.tracer.intrinsics import VectorType
+
+if TYPE_CHECKING:
+    from khaljit.backends.base import Device
+
+__all__ = ["Array"]
+
+
+@final
+class Array:
+    """An array on a device; made by ``device.array``, ``empty``, ``zeros`` and ``full``.
+
+    Attributes:
+        device: where it lives.
+        dtype: element type: a scalar dtype, or a vector type such as ``kj.vec3``.
+        shape: extents, vectors counting as one element.
+        strides: bytes from one index to the next, per axis.
+        offset: bytes from the start of the buffer to the first element.
+        buffer: the device's own handle of the memory.
+    """
+
+    __slots__ = ("__weakref__", "buffer", "device", "dtype", "offset", "shape", "strides")
+    _kj_array = True
+
+    def __init__(
+        self,
+        device: Device,
+        buffer: Any,
+        dtype: DType | VectorType,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        offset: int = 0,
+    ) -> None:
+        self.device = device
+        self.buffer = buffer
+        self.dtype = dtype
+        self.shape = shape
+        self.strides = strides
+        self.offset = offset
+
+    def __class_getitem__(cls, element: Any) -> ArrayOf:
+        return array_of(element, None)
+
+    def __repr__(self) -> str:
+        return f"<khaljit array {self.dtype!r}{list(self.shape)} on {self.device}>"
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes of one element."""
+        dtype = self.dtype
+        return dtype.count * dtype.dtype.size if isinstance(dtype, VectorType) else dtype.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self.itemsize
+
+    @property
+    def address(self) -> int:
+        """What tells the alignment of the first element: its address, or its place in a buffer."""
+        return self.device.address_of(self.buffer) + self.offset
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Whether the elements lie one behind the other in the order of the indices."""
+        expected = self.itemsize
+        for extent, stride in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            if extent != 1 and stride != expected:
+                return self.size == 0
+            expected *= extent
+        return True
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise ArgumentTypeError("an array without axes has no length", mend="use array.size")
+        return self.shape[0]
+
+    def __getitem__(self, key: Any) -> Array:
+        """A view of part of the array: ints, slices, ``...`` and None, as NumPy has them."""
+        template = _template(self)
+        try:
+            view = template[key]
+        except IndexError as error:
+            raise ArgumentValueError(
+                f"{self!r} is indexed with {key!r}: {error}", mend=f"its shape is {self.shape}"
+            ) from None
+        if not isinstance(view, np.ndarray) or view.base is None:
+            raise ArgumentTypeError(
+                f"{self!r} is indexed with {key!r}",
+                mend="views are made with ints and slices; use array.numpy()[...] for the rest",
+            )
+        moved = view.ctypes.data - template.ctypes.data
+        return Array(
+            self.device, self.buffer, self.dtype, view.shape, view.strides, self.offset + moved
+        )
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A copy of the elements as a NumPy array, once all work on them is done.
+
+        Vectors become a last axis; bf16 comes as its bits, in uint16.
+        """
+        return self.device.read(self)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+        if copy is False:
+            raise ArgumentValueError(
+                "an array of a device cannot be a NumPy array without a copy",
+                mend="use np.asarray(a) or a.numpy()",
+            )
+        found = self.numpy()
+        return found if dtype is None else found.astype(dtype)
+
+    def write(self, values: Any) -> None:
+        """Replace the elements by those of an array-like of the same shape."""
+        self.device.write(self, values)
+
+    def fill(self, value: Any) -> None:
+        """Set every element to one value."""
+        self.write(np.broadcast_to(np.asarray(value, host_dtype(self.dtype)), host_shape(self)))
+
+
+def host_dtype(dtype: DType | VectorType) -> np.dtype[Any]:
+    """The NumPy dtype of an element's scalars."""
+    return dtype.dtype.numpy if isinstance(dtype, VectorType) else dtype.numpy
+
+
+def host_shape(array: Array) -> tuple[int, ...]:
+    """The shape on the host, where a vector is a last axis."""
+    dtype = array.dtype
+    return (*array.shape, dtype.count) if isinstance(dtype, VectorType) else array.shape
+
+
+def _template(array: Array) -> np.ndarray[Any, Any]:
+    """A NumPy array of the same shape and strides, whose elements nobody reads."""
+    spans = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True) if n]
+    below = -sum(span for span in spans if span < 0)
+    reach = sum(map(abs, spans)) + array.itemsize
+    return np.ndarray(
+        array.shape,
+        np.dtype((np.void, array.itemsize)),
+        buffer=np.empty(reach, np.uint8),  # never touched, so the system gives it no pages
+        offset=below,
+        strides=array.strides,
+    )

@@ -1,0 +1,199 @@
+"""What every device offers: arrays, and running compiled kernels.
+
+A backend is two things. A `Target` turns a recorded trace into an artifact, without a device: the
+command line compiles for machines that are not there. A `Device` wraps one driver: it holds
+memory, loads artifacts and launches them, and knows no operation.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final
+
+import numpy as np
+
+from khaljit.arguments import Operand
+from khaljit.arrays import Array, host_dtype
+from khaljit.cache.artifact import Artifact
+from khaljit.grids import Grid
+from khaljit.tracer.dtypes import DType, by_numpy, f32, i32
+from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError, KernelError
+from khaljit.tracer.intrinsics import VectorType
+from khaljit.tracer.ir import Note, Trace, effects
+from khaljit.tracer.ops import Op
+
+__all__ = ["Device", "Loaded", "Target", "failed_assertion"]
+
+
+class Target(ABC):
+    """What code is made for: an instruction set, its capabilities, and the tools to assemble it."""
+
+    name: str
+
+    @abstractmethod
+    def key_parts(self) -> Mapping[str, bytes]:
+        """Everything about the target that the code depends on."""
+
+    @abstractmethod
+    def compile(self, trace: Trace) -> Artifact:
+        """Optimise, legalise, emit and assemble a canonical trace."""
+
+    @abstractmethod
+    def stages(self) -> tuple[str, ...]:
+        """Names that `show` takes."""
+
+    @abstractmethod
+    def show(self, trace: Trace, stage: str) -> str:
+        """The code at a stage, as text."""
+
+    def tool_version(self, name: str) -> str | None:
+        """The version of an assembling tool that is installed here; None where none is."""
+        del name
+        return None
+
+
+class Loaded(ABC):
+    """An artifact that a device has loaded."""
+
+    @abstractmethod
+    def launch(
+        self, operands: Sequence[Operand], numbers: Sequence[int | float | bool], groups: Grid
+    ) -> None:
+        """Run the kernel; arrays and numbers by position in the trace."""
+
+
+def failed_assertion(
+    trace: Trace, site: int, invocation: tuple[int, int, int], operands: Sequence[Any] = ()
+) -> KernelError:
+    """The error for an assertion that a kernel reported.
+
+    Args:
+        trace: as it was recorded.
+        site: position in its table of sites.
+        invocation: the global id, x first.
+        operands: values that the report holds.
+    """
+    texts = [
+        value.attr.text
+        for value in effects(trace.body)
+        if value.op is Op.ASSERT and isinstance(value.attr, Note) and value.attr.site == site
+    ]
+    seen = f" with {', '.join(map(str, operands))}" if operands else ""
+    return KernelError(
+        f"kernel {trace.name}: {texts[0] if texts else 'an assertion'} failed "
+        f"in invocation {invocation}{seen}",
+        at=trace.sites[site] if site < len(trace.sites) else None,
+    )
+
+
+class Device(ABC):
+    """A device that kernels run on."""
+
+    kind: ClassVar[str]
+    name: str
+    target: Target
+
+    def __repr__(self) -> str:
+        return f"kj.device({self.name!r})"
+
+    def __str__(self) -> str:
+        return self.name
+
+    # What a backend implements.
+
+    @abstractmethod
+    def load(self, artifact: Artifact, trace: Trace) -> Loaded:
+        """Make an artifact ready to launch."""
+
+    @abstractmethod
+    def allocate(self, nbytes: int) -> Any:
+        """A new buffer of at least so many bytes."""
+
+    @abstractmethod
+    def address_of(self, buffer: Any) -> int:
+        """Where a buffer begins; a number that tells its alignment."""
+
+    @abstractmethod
+    def read(self, array: Array) -> np.ndarray[Any, Any]:
+        """The elements of an array, once all work on them is done."""
+
+    @abstractmethod
+    def write(self, array: Array, values: Any) -> None:
+        """Replace the elements of an array."""
+
+    @abstractmethod
+    def synchronize(self) -> None:
+        """Wait until everything that was enqueued is done; raises what it reported."""
+
+    @abstractmethod
+    def describe(self) -> Mapping[str, str]:
+        """What the device is, for people."""
+
+    # What follows from that.
+
+    def empty(self, shape: int | tuple[int, ...], dtype: DType | VectorType = f32) -> Array:
+        """A new array whose elements are undefined."""
+        extents = _shape(shape)
+        size = dtype.count * dtype.dtype.size if isinstance(dtype, VectorType) else dtype.size
+        steps = list(itertools.accumulate((size, *reversed(extents)), operator.mul))
+        strides = tuple(reversed(steps[:-1]))
+        return Array(self, self.allocate(steps[-1]), dtype, extents, strides)
+
+    def zeros(self, shape: int | tuple[int, ...], dtype: DType | VectorType = f32) -> Array:
+        """A new array of zeros."""
+        return self.full(shape, 0, dtype)
+
+    def full(
+        self, shape: int | tuple[int, ...], value: Any, dtype: DType | VectorType = f32
+    ) -> Array:
+        """A new array with one value in every element."""
+        array = self.empty(shape, dtype)
+        array.fill(value)
+        return array
+
+    def array(self, values: Any, dtype: DType | VectorType | None = None) -> Array:
+        """A new array with the elements of an array-like; of a vector type its last axis.
+
+        Python floats become f32 and Python ints i32, as in kernels; NumPy arrays keep their type.
+        """
+        host = np.asarray(values)
+        kind = dtype or _dtype_of(values, host)
+        shape = host.shape
+        if isinstance(kind, VectorType):
+            if not shape or shape[-1] != kind.count:
+                raise ArgumentValueError(
+                    f"an array of shape {shape} holds no {kind}",
+                    mend=f"its last axis needs {kind.count} numbers",
+                )
+            shape = shape[:-1]
+        array = self.empty(shape, kind)
+        array.write(host.astype(host_dtype(kind), copy=False))
+        return array
+
+
+def _shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
+    extents = shape if isinstance(shape, tuple) else (shape,)
+    for extent in extents:
+        if not isinstance(extent, int | np.integer) or isinstance(extent, bool) or extent < 0:
+            raise ArgumentValueError(
+                f"{shape!r} is no shape", mend="a shape is an int or a tuple of ints, 0 or more"
+            )
+    return tuple(int(extent) for extent in extents)
+
+
+_OF_LITERALS: Final = {np.dtype(np.float64): f32, np.dtype(np.int64): i32}
+
+
+def _dtype_of(values: Any, host: np.ndarray[Any, Any]) -> DType:
+    if not isinstance(values, np.ndarray | np.generic) and host.dtype in _OF_LITERALS:
+        return _OF_LITERALS[host.dtype]
+    found = by_numpy(host.dtype)
+    if found is None:
+        raise ArgumentTypeError(
+            f"a NumPy array of {host.dtype} has no khaljit dtype",
+            mend="convert it: values.astype(np.float32)",
+        )
+    return found

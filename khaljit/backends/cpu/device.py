@@ -1,0 +1,124 @@
+"""The CPU as a device: arrays in host memory, kernels as machine code on a pool of threads."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Final, final
+
+from khaljit.arguments import Operand
+from khaljit.arrays import Array
+from khaljit.backends.base import Loaded, failed_assertion
+from khaljit.backends.cpu.features import probe
+from khaljit.backends.cpu.loader import Image, load
+from khaljit.backends.cpu.pool import Pool, available_threads
+from khaljit.backends.cpu.target import Cpu
+from khaljit.backends.host import HostDevice
+from khaljit.cache.artifact import Artifact
+from khaljit.codegen.layout import REPORT_SLOTS, ParameterBlock
+from khaljit.codegen.llvm.target import CpuTarget
+from khaljit.grids import Grid
+from khaljit.tracer.build import to_bits
+from khaljit.tracer.errors import ArgumentValueError
+from khaljit.tracer.ir import Trace
+
+__all__ = ["CpuDevice"]
+
+# A launch of fewer simple operations than this runs in the calling thread: waking another one
+# takes longer.
+WORTH_THREADS: Final = 200_000
+CHUNKS_PER_THREAD: Final = 8
+
+
+@final
+class CpuDevice(HostDevice):
+    """The processor that Python runs on.
+
+    Args:
+        threads: how many a launch may use; by default what the process is granted.
+    """
+
+    kind: ClassVar[str] = "cpu"
+
+    def __init__(self, threads: int | None = None) -> None:
+        if threads is not None and (type(threads) is not int or threads < 1):
+            raise ArgumentValueError(
+                f"kj.device('cpu', threads={threads!r})", mend="threads is an int, 1 or more"
+            )
+        self.name = "cpu"
+        self.threads: Final = threads or available_threads()
+        self.host: Final = probe()
+        self.target = Cpu(CpuTarget(self.host.level))
+        self.pool: Final = Pool(self.threads)
+
+    def load(self, artifact: Artifact, trace: Trace) -> Loaded:
+        """Map an object file into executable memory."""
+        return _Loaded(self, load(artifact.payload), artifact.plan, trace)
+
+    def describe(self) -> Mapping[str, str]:
+        """Processor, level and threads."""
+        return {
+            "processor": self.host.name,
+            "level": self.host.level,
+            "vectors": f"{self.host.vector_bits} bits",
+            "threads": str(self.threads),
+        }
+
+
+@final
+class _Loaded(Loaded):
+    """Machine code of one kernel."""
+
+    def __init__(
+        self, device: CpuDevice, image: Image, plan: Mapping[str, Any], trace: Trace
+    ) -> None:
+        self._pool: Final = device.pool
+        self._threads: Final = device.threads
+        self._image: Final = image
+        self._address: Final = image.address(plan["entry"])
+        self._arena: Final[int] = plan["arena"]
+        self._item: Final[tuple[int, ...]] = tuple(plan["item"])
+        self._workgroup: Final[tuple[int, ...]] = tuple(plan["workgroup"])
+        self._cost: Final[int] = plan["cost"]
+        self._reports: Final[bool] = plan["reports"]
+        self._block: Final = ParameterBlock.of(trace)
+        self._pack: Final = struct.Struct(f"<{self._block.size // 8}Q").pack
+        self._types: Final = tuple(scalar.dtype for scalar in trace.scalars)
+        self._trace: Final = trace
+
+    def launch(
+        self, operands: Sequence[Operand], numbers: Sequence[int | float | bool], groups: Grid
+    ) -> None:
+        """Run to completion."""
+        slots: list[int] = []
+        for operand in operands:
+            slots.append(_address(operand))
+            slots += operand.shape
+            slots += operand.strides
+        slots += map(to_bits, self._types, numbers)
+        slots += groups
+        report = (ctypes.c_int64 * REPORT_SLOTS)() if self._reports else None
+        slots.append(ctypes.addressof(report) if report is not None else 0)
+        block = ctypes.create_string_buffer(
+            self._pack(*[slot & 0xFFFFFFFFFFFFFFFF for slot in slots])
+        )
+        total = 1
+        work = self._cost
+        for count, size, item in zip(groups, self._workgroup, self._item, strict=True):
+            total *= -(-count * size // item)
+            work *= count * size
+        chunk = total
+        if work >= WORTH_THREADS and self._threads > 1:
+            chunk = max(1, total // (self._threads * CHUNKS_PER_THREAD))
+        self._pool.run(self._address, ctypes.addressof(block), total, chunk, self._arena)
+        if report is not None and report[0]:
+            _, site, x, y, z, *_ = report
+            raise failed_assertion(self._trace, site, (x, y, z))
+
+
+def _address(operand: Operand) -> int:
+    owner = operand.owner
+    if isinstance(owner, Array):
+        return owner.address
+    return int(owner.ctypes.data)

@@ -1,0 +1,54 @@
+"""Devices whose arrays are host memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from khaljit.arguments import Operand
+from khaljit.arrays import Array, host_dtype, host_shape
+from khaljit.backends.base import Device
+
+__all__ = ["HostDevice", "host_array", "view"]
+
+CACHE_LINE = 64
+
+
+class HostDevice(Device):
+    """A device that works on host memory; its buffers are NumPy arrays of bytes."""
+
+    def allocate(self, nbytes: int) -> np.ndarray[Any, Any]:
+        """Bytes of host memory, aligned to a cache line."""
+        memory = np.empty(nbytes + CACHE_LINE, np.uint8)
+        start = -memory.ctypes.data % CACHE_LINE
+        return memory[start : start + nbytes]
+
+    def address_of(self, buffer: Any) -> int:
+        """The address of the first byte."""
+        return int(buffer.ctypes.data)
+
+    def read(self, array: Array) -> np.ndarray[Any, Any]:
+        """A copy of the elements."""
+        return view(array).copy()
+
+    def write(self, array: Array, values: Any) -> None:
+        """Copy elements in."""
+        view(array)[...] = values
+
+    def synchronize(self) -> None:
+        """Nothing to wait for: a launch on the host returns when it is done."""
+
+
+def view(array: Array) -> np.ndarray[Any, Any]:
+    """A khaljit array in host memory as NumPy sees it, on the same memory."""
+    dtype = host_dtype(array.dtype)
+    shape = host_shape(array)
+    strides = array.strides if len(shape) == array.ndim else (*array.strides, dtype.itemsize)
+    return np.ndarray(shape, dtype, buffer=array.buffer, offset=array.offset, strides=strides)
+
+
+def host_array(operand: Operand) -> np.ndarray[Any, Any]:
+    """The NumPy array of an argument."""
+    owner = operand.owner
+    return view(owner) if isinstance(owner, Array) else owner

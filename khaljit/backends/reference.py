@@ -1,0 +1,85 @@
+"""The interpreter as a device: NumPy runs the recorded trace, all invocations in lockstep.
+
+It is slow, needs no compiler, and is what every other backend is compared with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar, final
+
+import numpy as np
+
+from khaljit.arguments import Operand
+from khaljit.backends.base import Loaded, Target, failed_assertion
+from khaljit.backends.host import HostDevice, host_array
+from khaljit.cache.artifact import Artifact
+from khaljit.grids import Grid
+from khaljit.tracer.errors import ArgumentValueError
+from khaljit.tracer.interpret import interpret
+from khaljit.tracer.ir import Trace
+from khaljit.tracer.text import print_trace
+
+__all__ = ["InterpreterDevice"]
+
+
+@final
+class _Trace(Target):
+    """The trace itself is the code."""
+
+    name = "interpreter"
+
+    def key_parts(self) -> Mapping[str, bytes]:
+        """Nothing: the trace is all."""
+        return {}
+
+    def compile(self, trace: Trace) -> Artifact:
+        """There is nothing to compile; only `load` sees the trace."""
+        del trace
+        return Artifact(b"", {}, None)
+
+    def stages(self) -> tuple[str, ...]:
+        """What `show` can print."""
+        return ("trace",)
+
+    def show(self, trace: Trace, stage: str) -> str:
+        """The trace as text."""
+        if stage != "trace":
+            raise ArgumentValueError(f"the interpreter has no stage {stage!r}", mend="trace")
+        return print_trace(trace)
+
+
+@final
+class InterpreterDevice(HostDevice):
+    """The reference interpreter."""
+
+    kind: ClassVar[str] = "interpreter"
+
+    def __init__(self) -> None:
+        self.name = "interpreter"
+        self.target = _Trace()
+
+    def load(self, artifact: Artifact, trace: Trace) -> Loaded:
+        """Nothing to load."""
+        del artifact
+        return _Loaded(trace)
+
+    def describe(self) -> Mapping[str, str]:
+        """What it is."""
+        return {"engine": f"NumPy {np.__version__}"}
+
+
+@final
+class _Loaded(Loaded):
+    def __init__(self, trace: Trace) -> None:
+        self._trace = trace
+
+    def launch(
+        self, operands: Sequence[Operand], numbers: Sequence[int | float | bool], groups: Grid
+    ) -> None:
+        """Interpret the trace."""
+        report = interpret(self._trace, [host_array(one) for one in operands], numbers, groups)
+        for line in report.printed:
+            print(line)
+        if report.failure is not None:
+            raise failed_assertion(self._trace, *report.failure)

@@ -1,0 +1,131 @@
+"""From a recording to something a device can launch, through the cache.
+
+record -> contract -> key -> cached? load : compile and store -> load
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from collections import Counter, OrderedDict
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final, final
+
+from khaljit.backends.base import Device, Loaded, Target
+from khaljit.cache.artifact import Artifact
+from khaljit.cache.errors import CacheStoreError
+from khaljit.cache.keys import Key, key
+from khaljit.cache.store import Store
+from khaljit.tracer.convergence import check
+from khaljit.tracer.errors import CacheError
+from khaljit.tracer.ir import Trace
+from khaljit.tracer.passes.contract import contract
+from khaljit.tracer.text import canonical
+
+__all__ = ["COUNTS", "Compiled", "compile_trace", "load", "store"]
+
+VERSION: Final = "0.1.0"
+MAX_LOADED: Final = 1024  # kernels kept loaded per process
+
+# How often this process did what; `kernel.cache_info()` shows a kernel's own.
+COUNTS: Final[Counter[str]] = Counter()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """A canonical trace with its artifact.
+
+    Attributes:
+        cached: where the artifact came from: True for the cache, False for the compiler.
+    """
+
+    trace: Trace
+    key: Key
+    artifact: Artifact
+    cached: bool
+
+
+@lru_cache(maxsize=1)
+def store() -> Store:
+    """The process's store; made at the first use."""
+    try:
+        return Store.open()
+    except CacheStoreError as error:
+        raise CacheError(error.message, mend=error.mend) from None
+
+
+@lru_cache(maxsize=1)
+def generators() -> bytes:
+    """What tells this khaljit's code generators from others': the version; in a checkout, where
+    one version has many states, the sources themselves."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    if not os.path.exists(os.path.join(here, "..", "pyproject.toml")):
+        return VERSION.encode()
+    digest = hashlib.blake2b(digest_size=16)
+    for folder in ("tracer", "codegen"):
+        for parent, folders, files in sorted(os.walk(os.path.join(here, folder))):
+            folders.sort()
+            for file in sorted(files):
+                if file.endswith(".py"):
+                    with open(os.path.join(parent, file), "rb") as source:
+                        digest.update(source.read())
+    return f"{VERSION}+{digest.hexdigest()}".encode()
+
+
+def key_of(trace: Trace, target: Target, salt: str | None = None) -> Key:
+    """The cache key of a canonical trace for a target: everything that its code depends on.
+
+    The canonical text holds workgroup, options, index width and the signature's facts. Left out
+    are names and source lines, which no code depends on.
+    """
+    salts = (salt or "", os.environ.get("KHALJIT_CACHE_SALT", ""))
+    return key(
+        trace=canonical(trace),
+        generators=generators(),
+        salt="\n".join(salts).encode(),
+        **target.key_parts(),
+    )
+
+
+def compile_trace(trace: Trace, target: Target, salt: str | None = None) -> Compiled:
+    """The artifact of a recorded trace: from the cache, or compiled now and stored."""
+    check(trace)
+    trace = contract(trace)
+    name = key_of(trace, target, salt)
+    built: list[Artifact] = []
+
+    def build() -> Artifact:
+        COUNTS["compiled"] += 1
+        built.append(target.compile(trace))
+        return built[0]
+
+    try:
+        artifact = store().obtain(name, target.tool_version, build)
+    except CacheStoreError as error:
+        raise CacheError(error.message, mend=error.mend) from None
+    if not built:
+        COUNTS["cached"] += 1
+    return Compiled(trace, name, artifact, not built)
+
+
+_LOADED: Final[OrderedDict[tuple[Device, Key], Loaded]] = OrderedDict()
+_LOCK: Final = threading.Lock()
+
+
+def load(device: Device, compiled: Compiled) -> Loaded:
+    """The artifact on a device; loaded once while it is in use."""
+    place = (device, compiled.key)
+    with _LOCK:
+        found = _LOADED.get(place)
+        if found is not None:
+            _LOADED.move_to_end(place)
+            return found
+    found = device.load(compiled.artifact, compiled.trace)
+    with _LOCK:
+        _LOADED[place] = found
+        while len(_LOADED) > MAX_LOADED:
+            _LOADED.popitem(last=False)
+    return found

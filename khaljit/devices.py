@@ -1,0 +1,110 @@
+"""Choosing a device: by name, by environment, or the current one of the context."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any, Final
+
+from khaljit.backends.base import Device
+from khaljit.tracer.errors import ArgumentValueError, DeviceError, KhaljitError
+
+__all__ = ["current_device", "device", "devices", "use"]
+
+
+def _cpu(number: int | None, **options: Any) -> Device:
+    from khaljit.backends.cpu.device import CpuDevice
+
+    _refuse_number("cpu", number)
+    return CpuDevice(**options)
+
+
+def _interpreter(number: int | None) -> Device:
+    from khaljit.backends.reference import InterpreterDevice
+
+    _refuse_number("interpreter", number)
+    return InterpreterDevice()
+
+
+def _refuse_number(kind: str, number: int | None) -> None:
+    if number:
+        raise ArgumentValueError(f"there is one {kind} device", mend=f'write kj.device("{kind}")')
+
+
+# Kinds of devices with what opens one; `auto` tries those that `AUTO` lists, in order.
+_KINDS: Final[dict[str, Callable[..., Device]]] = {"cpu": _cpu, "interpreter": _interpreter}
+AUTO: Final = ("cpu",)
+
+_OPEN: Final[dict[tuple[object, ...], Device]] = {}
+_LOCK: Final = threading.Lock()
+
+
+def device(name: str = "auto", **options: Any) -> Device:
+    """A device by name: ``"cpu"``, ``"interpreter"``, or ``"auto"`` for the best one there is.
+
+    ``kj.device("cpu", threads=2)`` limits the threads of a launch. One device object is made per
+    name and options. A device that is asked for by name and missing is a DeviceError.
+    """
+    kind, _, number = name.partition(":")
+    if kind == "auto":
+        return _auto()
+    if kind not in _KINDS:
+        raise ArgumentValueError(
+            f"there is no kind of device called {kind!r}",
+            mend=f"the kinds are {', '.join(_KINDS)}, and auto",
+        )
+    if number and not number.isdecimal():
+        raise ArgumentValueError(f"{name!r} names no device", mend=f'write "{kind}" or "{kind}:1"')
+    key = (kind, int(number or 0), tuple(sorted(options.items())))
+    with _LOCK:
+        found = _OPEN.get(key)
+        if found is None:
+            found = _OPEN[key] = _KINDS[kind](int(number) if number else None, **options)
+    return found
+
+
+def _auto() -> Device:
+    reasons = []
+    for kind in AUTO:
+        try:
+            return device(kind)
+        except DeviceError as error:
+            reasons.append(f"{kind}: {error.message}")
+    raise DeviceError("there is no device to run on: " + "; ".join(reasons))
+
+
+def devices() -> dict[str, Device | KhaljitError]:
+    """Every kind of device: the device, or the error that says why it is not there."""
+    found: dict[str, Device | KhaljitError] = {}
+    for kind in _KINDS:
+        try:
+            found[kind] = device(kind)
+        except KhaljitError as error:
+            found[kind] = error
+    return found
+
+
+_CURRENT: Final[ContextVar[Device | None]] = ContextVar("khaljit_device", default=None)
+
+
+def current_device() -> Device:
+    """The device that kernels run on when all their arrays are NumPy's.
+
+    What `use` set; else ``KHALJIT_DEVICE``; else the CPU.
+    """
+    return _CURRENT.get() or device(os.environ.get("KHALJIT_DEVICE") or "cpu")
+
+
+class use:  # noqa: N801  # called like a function
+    """Make a device current: ``kj.use(dev)``, or for a block ``with kj.use(dev): ...``."""
+
+    def __init__(self, chosen: Device | str) -> None:
+        self._token = _CURRENT.set(device(chosen) if isinstance(chosen, str) else chosen)
+
+    def __enter__(self) -> Device:
+        return current_device()
+
+    def __exit__(self, *exception: object) -> None:
+        _CURRENT.reset(self._token)

@@ -1,0 +1,380 @@
+"""Kernels: the decorator, and the way of a launch.
+
+A launch reads top to bottom in `Kernel.launch`: signature -> plan found? launch : record -> key
+-> cached? load : compile and store -> plan -> launch.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import FunctionType
+from typing import Any, Final, final
+
+import numpy as np
+
+from khaljit.arguments import Call, Operand, Parameters, Signature
+from khaljit.arrays import Array
+from khaljit.backends.base import Device, Loaded
+from khaljit.compiler import Compiled, compile_trace, load
+from khaljit.devices import current_device
+from khaljit.grids import Grid, groups_of, parse_grid
+from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
+from khaljit.tracer.ir import Options, Space, Trace, effects
+from khaljit.tracer.ops import Op
+from khaljit.tracer.record import Recording, record
+from khaljit.tracer.recorder import Guard
+
+__all__ = ["Kernel", "Launch", "jit"]
+
+Workgroup = tuple[int, int, int]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a launch of one signature needs; made once.
+
+    Attributes:
+        guards: what was read while recording; the plan holds while it is the same.
+        written: per array parameter, whether the kernel writes it.
+    """
+
+    compiled: Compiled
+    loaded: Loaded
+    guards: tuple[Guard, ...]
+    written: tuple[bool, ...]
+
+    def holds(self) -> bool:
+        return all(guard.read() is guard.seen for guard in self.guards)
+
+
+def jit(
+    function: Callable[..., None] | None = None,
+    *,
+    workgroup: int | tuple[int, ...] | None = None,
+    contract: bool = True,
+    fastmath: bool = False,
+    unchecked: bool = False,
+    debug: bool = False,
+    name: str | None = None,
+    salt: str | None = None,
+    signatures: Sequence[str] | None = None,
+) -> Any:
+    """Make a kernel of a function: ``@kj.jit`` or ``@kj.jit(workgroup=256)``.
+
+    Args:
+        workgroup: invocations of a workgroup, an int or up to three; the backend chooses if None,
+            when nothing in the kernel can see it.
+        contract: let a product and a sum become one fused operation (DESIGN: contraction).
+        fastmath: allow reassociation and the hardware's approximate functions.
+        unchecked: leave out bounds checks; an index out of bounds is then undefined behaviour.
+        debug: report indices out of bounds with line and invocation.
+        name: what the kernel is called in messages; the function's name if None.
+        salt: mixed into the cache key.
+        signatures: what ``khaljit warm`` compiles, such as ``"f32[:], f32[:]"``.
+    """
+    options = Options(contract, fastmath, unchecked, debug)
+    settings = _Settings(_workgroup(workgroup), options, name, salt, tuple(signatures or ()))
+    if function is None:
+        return lambda function: _make(function, settings)
+    return _make(function, settings)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Settings:
+    workgroup: Workgroup | None
+    options: Options
+    name: str | None
+    salt: str | None
+    signatures: tuple[str, ...]
+
+
+def _workgroup(size: int | tuple[int, ...] | None) -> Workgroup | None:
+    if size is None:
+        return None
+    parts = size if isinstance(size, tuple) else (size,)
+    if not 1 <= len(parts) <= 3 or not all(type(one) is int and one > 0 for one in parts):
+        raise ArgumentValueError(
+            f"workgroup={size!r}", mend="a workgroup is a positive int or up to three of them"
+        )
+    x, y, z = (*parts, 1, 1)[:3]
+    return (x, y, z)
+
+
+def _make(function: Any, settings: _Settings) -> Any:
+    if isinstance(function, staticmethod):
+        return staticmethod(_make(function.__func__, settings))
+    if isinstance(function, classmethod):
+        raise ArgumentTypeError(
+            "a class method is no kernel", mend="make it a static method or a function"
+        )
+    if not isinstance(function, FunctionType):
+        raise ArgumentTypeError(
+            f"@kj.jit is applied to a {type(function).__name__}", mend="apply it to a function"
+        )
+    return Kernel(function, settings, {})
+
+
+@final
+class Kernel:
+    """A kernel. Launch it with ``kernel[grid](*args)``."""
+
+    def __init__(
+        self,
+        function: FunctionType,
+        settings: _Settings,
+        constants: Mapping[str, Any],
+        owner: Any = None,
+    ) -> None:
+        functools.update_wrapper(self, function)
+        self.name: Final = settings.name or function.__name__
+        self._function: Final = function
+        self._settings: Final = settings
+        self._constants: Final = dict(constants)
+        self._owner: Final = owner  # the instance of a method
+        self._plans: dict[tuple[Device, Signature], Plan] = {}
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._parameters: Parameters | None = None
+        self._bound: weakref.WeakKeyDictionary[Any, Kernel] | None = None
+
+    def __repr__(self) -> str:
+        return f"<khaljit kernel {self.name}>"
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        raise ArgumentTypeError(
+            f"kernel {self.name} is called without a grid",
+            mend=f"write {self.name}[n](...), where n is the number of invocations",
+        )
+
+    def __get__(self, instance: Any, owner: Any = None) -> Kernel:
+        """A method's kernel: ``self`` is part of what it is specialised for."""
+        if instance is None:
+            return self
+        if self._bound is None:
+            self._bound = weakref.WeakKeyDictionary()
+        try:
+            found = self._bound.get(instance)
+            if found is None:
+                found = Kernel(self._function, self._settings, self._constants, instance)
+                self._bound[instance] = found
+        except TypeError:  # neither hashable nor weakly referable
+            found = Kernel(self._function, self._settings, self._constants, instance)
+        return found
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled as a reference to the module's own kernel; handles and plans stay behind."""
+        return _find, (self.__module__, self.__qualname__)
+
+    def __getitem__(self, grid: Any) -> Launch:
+        """The kernel with a grid: invocations per axis, x first."""
+        extents, counts_groups = parse_grid(grid)
+        return Launch(self, groups_of(extents, counts_groups, self._settings.workgroup))
+
+    def with_options(
+        self, workgroup: int | tuple[int, ...] | None = None, **constants: Any
+    ) -> Kernel:
+        """A variant with another workgroup size, or with some parameters fixed to constants."""
+        settings = self._settings
+        if workgroup is not None:
+            settings = _Settings(
+                _workgroup(workgroup),
+                settings.options,
+                settings.name,
+                settings.salt,
+                settings.signatures,
+            )
+        unknown = set(constants) - set(self._known().names) - set(self._constants)
+        if unknown:
+            raise ArgumentTypeError(
+                f"kernel {self.name} has no parameter {', '.join(sorted(unknown))}",
+                mend=f"its parameters are {', '.join(self._known().names)}",
+            )
+        return Kernel(self._function, settings, {**self._constants, **constants}, self._owner)
+
+    # The way of a launch.
+
+    def launch(self, groups: Grid, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Run on the device where the arrays live."""
+        call = self._read(args, kwargs)
+        device = _device_of(self.name, call)
+        signature = call.signature(self._reach(groups))
+        plan = self._plans.get((device, signature))
+        if plan is None or not plan.holds():
+            plan = self._plan(device, signature)
+        _check_operands(self.name, call.operands, plan.written)
+        if 0 not in groups:
+            plan.loaded.launch(call.operands, call.numbers, groups)
+
+    def _plan(self, device: Device, signature: Signature) -> Plan:
+        recording = self._record(signature)
+        compiled = compile_trace(recording.trace, device.target, self._settings.salt)
+        self._counts["cached" if compiled.cached else "compiled"] += 1
+        loaded = load(device, compiled)
+        plan = Plan(compiled, loaded, recording.guards, _written(recording.trace))
+        with self._lock:
+            self._plans[device, signature] = plan
+        return plan
+
+    def _record(self, signature: Signature) -> Recording:
+        self._counts["recorded"] += 1
+        parameters = self._known().recorded(signature)
+        width = signature[1]
+        assert isinstance(width, int)
+        return record(
+            self._function,
+            parameters,
+            bound=() if self._owner is None else (self._owner,),
+            workgroup=self._settings.workgroup,
+            options=self._settings.options,
+            index_bits=width,
+            name=self.name,
+        )
+
+    def _known(self) -> Parameters:
+        """The parameters; read at the first use, when all names in annotations exist."""
+        if self._parameters is None:
+            skip = 0 if self._owner is None else 1
+            self._parameters = Parameters(self._function, self.name, skip)
+        return self._parameters
+
+    def _read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
+        parameters = self._known()
+        if self._constants:
+            kwargs = {**self._constants, **kwargs}
+        return parameters.read(parameters.bind(args, kwargs))
+
+    def _reach(self, groups: Grid) -> int:
+        """The largest id of a grid along any axis."""
+        sizes = self._settings.workgroup or (1, 1, 1)
+        return max(count * size for count, size in zip(groups, sizes, strict=True))
+
+    # Looking.
+
+    def trace(self, *args: Any, **kwargs: Any) -> Trace:
+        """The trace that these arguments record; ``print_trace`` shows it."""
+        call = self._read(args, kwargs)
+        return self._record(call.signature(0)).trace
+
+    def source(self, stage: str = "trace", *args: Any, **kwargs: Any) -> str:
+        """The code of a stage for these arguments: trace, lowered, legal, llvm, asm."""
+        call = self._read(args, kwargs)
+        device = _device_of(self.name, call)
+        compiled = compile_trace(
+            self._record(call.signature(0)).trace, device.target, self._settings.salt
+        )
+        return device.target.show(compiled.trace, stage)
+
+    def cache_info(self) -> dict[str, int]:
+        """How often this kernel was recorded, compiled, and found in the cache."""
+        return {name: self._counts[name] for name in ("recorded", "compiled", "cached")}
+
+
+@final
+class Launch:
+    """A kernel with its grid; call it with the kernel's arguments."""
+
+    __slots__ = ("_groups", "_kernel")
+
+    def __init__(self, kernel: Kernel, groups: Grid) -> None:
+        self._kernel = kernel
+        self._groups = groups
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        self._kernel.launch(self._groups, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<{self._kernel!r} with {self._groups} workgroups>"
+
+
+def _find(module: str, qualname: str) -> Kernel:
+    import importlib
+
+    found: Any = importlib.import_module(module)
+    for part in qualname.split("."):
+        found = getattr(found, part)
+    assert isinstance(found, Kernel)
+    return found
+
+
+def _device_of(kernel: str, call: Call) -> Device:
+    """Where the arrays of a call live; the current device when they are all NumPy's."""
+    found: Device | None = None
+    numpy: str | None = None
+    for operand in call.operands:
+        owner = operand.owner
+        if not isinstance(owner, Array):
+            numpy = operand.name
+        elif found is None:
+            found = owner.device
+        elif owner.device is not found:
+            raise ArgumentValueError(
+                f"kernel {kernel}: the arrays of one launch live on {found} and {owner.device}",
+                mend="copy them to one device: device.array(a.numpy())",
+            )
+    if found is None:
+        return current_device()
+    if numpy is not None:
+        raise ArgumentTypeError(
+            f"kernel {kernel}: parameter {numpy} got a NumPy array beside arrays on {found}",
+            mend=f"copy it to the device: device.array({numpy})",
+        )
+    return found
+
+
+def _written(trace: Trace) -> tuple[bool, ...]:
+    """Which array parameters a kernel writes."""
+    written = [False] * len(trace.arrays)
+    for effect in effects(trace.body):
+        if effect.op is Op.STORE or effect.op is Op.ATOMIC:
+            memory = effect.memory
+            if memory.space is Space.ARRAY:
+                written[memory.number] = True
+    return tuple(written)
+
+
+def _check_operands(kernel: str, operands: Sequence[Operand], written: Sequence[bool]) -> None:
+    """What is written can be written, and overlaps nothing but the very same view."""
+    for operand, writes in zip(operands, written, strict=True):
+        owner = operand.owner
+        if writes and isinstance(owner, np.ndarray) and not owner.flags.writeable:
+            raise ArgumentValueError(
+                f"kernel {kernel} writes parameter {operand.name}, and got a read-only array",
+                mend="pass a copy: array.copy()",
+            )
+    for (a, writes_a), (b, writes_b) in itertools.combinations(
+        zip(operands, written, strict=True), 2
+    ):
+        if (writes_a or writes_b) and _overlap(a, b):
+            raise ArgumentValueError(
+                f"kernel {kernel}: parameters {a.name} and {b.name} overlap in part, and one of "
+                "them is written",
+                mend="pass the very same view twice, or a copy of one",
+            )
+
+
+def _overlap(a: Operand, b: Operand) -> bool:
+    """Whether two arrays share memory without being the same view."""
+    one, other = _host(a), _host(b)
+    if not np.may_share_memory(one, other):
+        return False
+    same = one.ctypes.data == other.ctypes.data and a.shape == b.shape and a.strides == b.strides
+    if same:
+        return False
+    try:
+        return bool(np.shares_memory(one, other, max_work=100_000))
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _host(operand: Operand) -> np.ndarray[Any, Any]:
+    from khaljit.backends.host import host_array
+
+    return host_array(operand)

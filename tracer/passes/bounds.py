@@ -1,0 +1,144 @@
+"""Clears the checks of accesses that are provably in bounds.
+
+Before::
+
+    if (or (ge %x (shape out 1)) (ge %y (shape out 0))) { return } else { yield }
+    store out[%y, %x] %v                        # checked
+
+After::
+
+    store out[%y, %x] %v                        # unchecked
+
+What is proven, and from what, is in ``linear.py``: conditions on the way, ranges of types and ids,
+what ``%``, ``min`` and the like imply, equal shapes. Shapes of other memories are constants. A
+carried value that is an integer is tried for three invariants: never below what it starts as, never
+above it, never negative. All are assumed first; what some ``continue`` does not keep is given up
+and the whole is done again, so that what remains in the end holds by induction.
+
+With ``unchecked`` all checks go.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from khaljit.tracer.ir import Access, Trace, Value
+from khaljit.tracer.ops import Op
+from khaljit.tracer.passes.exits import find_exits
+from khaljit.tracer.passes.linear import Linear, Prover
+from khaljit.tracer.passes.paths import PathRewriter
+from khaljit.tracer.rewriting import Walk
+
+__all__ = ["bounds"]
+
+# After so many rounds all invariants are given up.
+_MOST_ROUNDS: Final = 8
+
+# A loop, the position of a carried value, and the number of the invariant.
+_Claim = tuple[Value, int, int]
+
+
+def bounds(trace: Trace) -> Trace:
+    """Clear ``checked`` where it is proven unnecessary, or not wanted."""
+    refuted: set[_Claim] = set()
+    for count in range(_MOST_ROUNDS + 1):
+        attempt = _Bounds(trace, refuted, claiming=count < _MOST_ROUNDS)
+        done = attempt.run()
+        if not attempt.refuted:
+            return done
+        refuted |= attempt.refuted
+    raise AssertionError("nothing is refuted where nothing is claimed")
+
+
+class _Bounds(PathRewriter):
+    def __init__(self, trace: Trace, given_up: set[_Claim], claiming: bool) -> None:
+        super().__init__(trace)
+        self.refuted: Final[set[_Claim]] = set()
+        self._given_up: Final = given_up
+        self._claiming: Final = claiming
+        self._prover: Final = Prover(trace, self.builder)
+        self._owners: Final = find_exits(trace.body).owners
+        # By loop and position: the invariants, as functions of the carried value's form.
+        self._claims: Final[dict[tuple[Value, int], list[tuple[_Claim, int, Linear]]]] = {}
+
+    def assume(self, condition: Value, truth: bool) -> None:
+        self._prover.assume(condition, truth)
+
+    def mark(self) -> int:
+        return self._prover.mark()
+
+    def forget(self, mark: int) -> None:
+        self._prover.forget(mark)
+
+    # Accesses.
+
+    def effect(self, value: Value, args: tuple[Value, ...]) -> Value | None:
+        attr = value.attr
+        if not isinstance(attr, Access) or not attr.checked or attr.flat:
+            return super().effect(value, args)
+        if self.trace.options.unchecked or self._is_inside(value, args):
+            attr = replace(attr, checked=False)
+        return self.builder.effect(value.op, args, attr, value.dtype)
+
+    def _is_inside(self, value: Value, args: tuple[Value, ...]) -> bool:
+        """Whether all indices of an access are in bounds."""
+        indices = args[1 : 1 + value.memory.ndim]
+        return all(
+            self._is_below(position, self.builder.shape(args[0], axis))
+            for axis, position in enumerate(indices)
+        )
+
+    def _is_below(self, position: Value, extent: Value) -> bool:
+        prover = self._prover
+        most = prover.form(extent).shifted(-1)
+        forms = [prover.form(position)]
+        if position.op is not Op.CONST:
+            forms.append(prover.atom(position))
+        return any(prover.proves(form) for form in forms) and any(
+            prover.proves(most.minus(form)) for form in forms
+        )
+
+    # Invariants of loops.
+
+    def loop(self, value: Value) -> Walk[tuple[Value, ...]]:
+        mark = self.mark()
+        initial = self.all(value.args)
+        region = value.regions[0]
+        params = self.builder.open([param.type for param in region.params])
+        self.values.update(zip(region.params, params, strict=True))
+        for position, (param, start) in enumerate(zip(params, initial, strict=True)):
+            if self._claiming and param.type.is_integer:
+                self._claim(value, position, param, start)
+        yield self.contents(region)
+        self.forget(mark)
+        self.builder.at = value.at
+        return self.builder.loop(initial, self.builder.close(), self.types(value))
+
+    def _claim(self, loop: Value, position: int, param: Value, start: Value) -> None:
+        """Assume the invariants that hold at the start and have not been given up."""
+        first, own = self._prover.form(start), self._prover.atom(param)
+        # Each is sign * value + rest, not negative.
+        forms = [(1, first.times(-1)), (-1, first)]
+        if self._prover.proves(first):
+            forms.append((1, Linear(0)))
+        claims = self._claims.setdefault((loop, position), [])
+        for number, (sign, rest) in enumerate(forms):
+            claim = (loop, position, number)
+            if claim not in self._given_up:
+                claims.append((claim, sign, rest))
+                self._prover.axioms.setdefault(param, []).append(own.times(sign).plus(rest))
+
+    def end(self, value: Value) -> None:
+        if value.op is Op.CONTINUE:
+            loop = self._owners[value]
+            for position, old in enumerate(value.args):
+                for claim, sign, rest in self._claims.get((loop, position), ()):
+                    if not self._keeps(self.value(old), sign, rest):
+                        self.refuted.add(claim)
+        super().end(value)
+
+    def _keeps(self, carried: Value, sign: int, rest: Linear) -> bool:
+        """Whether an invariant holds of the value that the next iteration starts with."""
+        forms = (self._prover.form(carried), self._prover.atom(carried))
+        return any(self._prover.proves(form.times(sign).plus(rest)) for form in forms)
