@@ -31,6 +31,9 @@ __all__ = ["FAILURES", "Index"]
 PATIENCE: Final = 2.0
 BATCH: Final = 16
 
+DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
+"""SQLite's primary codes for a database that is broken, or has other tables than it should."""
+
 FAILURES: Final = (OSError, sqlite3.Error, diskcache.Timeout)
 """What a write can fail with, through no fault of ours."""
 
@@ -125,7 +128,8 @@ class Index:
 
     def _mend(self, error: Exception) -> None:
         """Move a damaged database away and begin again; other errors are raised again."""
-        if isinstance(error, sqlite3.OperationalError) and "no such" not in str(error):
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+        if code & 0xFF not in DAMAGE:
             raise error  # locked, full, read-only: not the database's own fault
         self.mended = True
         away = os.path.join(self._files.root, "quarantine")

@@ -7,6 +7,7 @@ it. Systems without owners and modes (Windows) keep user folders apart themselve
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ __all__ = ["DEFAULT_LIMIT", "directory", "is_disabled", "is_strict", "limit", "p
 DEFAULT_LIMIT: Final = 1 << 30
 OFF: Final = frozenset({"0", "off", "no", "false"})
 ON: Final = frozenset({"1", "on", "yes", "true"})
+SIZE: Final = re.compile(r"([0-9]+) ?([KMGT]?)(?:I?B)?", re.ASCII)
 UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
@@ -37,13 +39,12 @@ def limit() -> int:
     setting = os.environ.get("KHALJIT_CACHE_LIMIT", "").strip().upper()
     if not setting:
         return DEFAULT_LIMIT
-    number = setting.rstrip("KMGTIB")
-    unit = setting[len(number) :].removesuffix("B").removesuffix("I")
-    if not number.isdecimal() or unit not in UNITS:
+    size = SIZE.fullmatch(setting)
+    if size is None:
         raise CacheStoreError(
             f"KHALJIT_CACHE_LIMIT is {setting!r}", 'set it to a size as "512M" or "2G"'
         )
-    return int(number) << UNITS[unit]
+    return int(size[1]) << UNITS[size[2]]
 
 
 def directory() -> Path:

@@ -330,7 +330,8 @@ class Store:
             self._writes = False
             self._trouble(
                 CacheStoreError(
-                    f"the cache in {self.directory} cannot be written to ({error})",
+                    f"the cache in {self.directory} cannot be written to "
+                    f"({str(error) or 'its index is locked'})",
                     "make room or give the right to write there, set KHALJIT_CACHE_DIR to another "
                     "directory, or KHALJIT_CACHE=0",
                 )

@@ -24,7 +24,7 @@ from khaljit.tracer.dtypes import (
 from khaljit.tracer.ir import ATOMICS
 from khaljit.tracer.ops import Op
 
-__all__ = ["ROWS", "Caps", "row"]
+__all__ = ["ROWS", "Caps", "row", "webgpu"]
 
 
 @final
@@ -46,6 +46,9 @@ class Caps:
         max_workgroup_size: most invocations of a workgroup along x, y and z.
         shared_bytes: most bytes of shared memory of a workgroup.
         subgroups: sizes that subgroups may have.
+        machine: where the generator carries some of ``dtypes`` in others, those it does not.
+        collectives: subgroup operations that are taken as they are; others are composed.
+        immediates: bytes of parameters that travel with a dispatch itself.
     """
 
     name: str
@@ -58,6 +61,9 @@ class Caps:
     max_workgroup_size: tuple[int, int, int]
     shared_bytes: int
     subgroups: tuple[int, ...]
+    machine: frozenset[DType] = frozenset()
+    collectives: frozenset[str] = frozenset()
+    immediates: int = 0
 
     def takes(self, op: Op, dtype: DType) -> bool:
         """Whether an operation is taken as it is in a type."""
@@ -123,9 +129,80 @@ _V1: Final = _llvm("x86-64", half=False, fma=False, rounding=False)
 _V2: Final = _llvm("x86-64-v2", half=False, fma=False, rounding=True)
 _V3: Final = _llvm("x86-64-v3", half=True, fma=True, rounding=True)
 
+# WebGPU: by the optional features of a device, as wgpu names those.
+_WEBGPU_FEATURES: Final = {
+    "shader-int64": "int64",
+    "shader-f16": "f16",
+    "shader-f64": "f64",
+    "shader-float32-atomic": "float-atomic",
+    "shader-int64-atomic-all-ops": "int64-atomic",
+    "subgroup": "subgroup",
+    "subgroup-barrier": "subgroup-barrier",
+}
+_WEBGPU_COLLECTIVES: Final = frozenset(
+    {"add", "mul", "min", "max", "and", "or", "xor", "any", "all", "ballot"}
+    | {"inclusive_add", "exclusive_add", "inclusive_mul", "exclusive_mul"}
+    | {"broadcast_first", "shuffle", "barrier"}
+)
+
+
+def webgpu(
+    features: frozenset[str] = frozenset(),
+    *,
+    max_workgroup: int = 256,
+    max_workgroup_size: tuple[int, int, int] = (256, 256, 64),
+    shared_bytes: int = 16384,
+    subgroups: tuple[int, ...] = (4, 8, 16, 32, 64, 128),
+    immediates: int = 0,
+) -> Caps:
+    """The row of a WebGPU device with some of its optional features and its limits.
+
+    What the machine lacks of the integers is carried in 32-bit ones (``codegen/webgpu``). f64
+    asks for 64-bit integers, too, since its bits must be had.
+
+    >>> webgpu(frozenset({"shader-int64", "timestamp-query"})).name
+    'webgpu:int64'
+    """
+    known = frozenset(_WEBGPU_FEATURES[one] for one in features if one in _WEBGPU_FEATURES)
+    floats = {f32} | ({f16} if "f16" in known else set())
+    if {"f64", "int64"} <= known:
+        floats.add(f64)
+    dtypes = frozenset({bool_, *INTEGERS, *floats})
+    narrow = {t for t in INTEGERS if t.bits < 32}
+    wide = {t for t in INTEGERS if t.bits == 64}
+    ops = {(op, dtype) for dtype in INTEGERS for op in _INTEGER_OPS}
+    ops |= {(op, dtype) for dtype in floats for op in _FLOAT_OPS}
+    ops |= {(op, bool_) for op in _BOOL_OPS}
+    atomics = {(kind, t) for t in INTEGERS if t not in wide for kind in ATOMICS}
+    if "float-atomic" in known:
+        atomics.add(("add", f32))
+    if "int64-atomic" in known:
+        atomics |= {(kind, t) for t in wide for kind in ATOMICS}
+    collectives = _WEBGPU_COLLECTIVES if "subgroup" in known else frozenset()
+    if "subgroup-barrier" not in known:
+        collectives -= {"barrier"}
+    return Caps(
+        name=":".join(("webgpu", "+".join(sorted(known)))) if known else "webgpu",
+        dtypes=dtypes,
+        ops=frozenset(ops),
+        casts=frozenset((a, b) for a in dtypes for b in dtypes if a is not b),
+        atomics=frozenset(atomics),
+        prints=False,
+        max_workgroup=max_workgroup,
+        max_workgroup_size=max_workgroup_size,
+        shared_bytes=shared_bytes,
+        subgroups=subgroups,
+        machine=dtypes - narrow - (frozenset() if "int64" in known else wide),
+        collectives=collectives,
+        immediates=immediates,
+    )
+
+
 ROWS: Final = {
     caps.name: caps
     for caps in (
+        webgpu(),
+        webgpu(frozenset(_WEBGPU_FEATURES)),
         _V1,
         _V2,
         _V3,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, final
 
+from khaljit.codegen.webgpu.interface import Interface
 from khaljit.tracer.ir import Trace
 
 __all__ = ["Emitter", "Program"]
@@ -30,6 +31,8 @@ class Program:
         shared: bytes of workgroup memory where a driver allots it.
         arena: bytes of scratch memory that each worker thread passes in, aligned to 64.
         reports: the code may write the report (it holds an assert).
+        interface: the buffers to bind and where each parameter stands, on targets that do not
+            take the parameter block of ``layout.py``.
     """
 
     target: str
@@ -42,6 +45,7 @@ class Program:
     shared: int = 0
     arena: int = 0
     reports: bool = False
+    interface: Interface | None = None
 
 
 class Emitter(Protocol):

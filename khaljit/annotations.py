@@ -19,7 +19,7 @@ from typing import Any, Final, final
 
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import ArgumentTypeError
-from khaljit.tracer.intrinsics import VectorType
+from khaljit.tracer.intrinsics.vectors import VectorType
 
 __all__ = [
     "Annotation",

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cache
 from types import FunctionType
-from typing import Any, Final, final
+from typing import Any, Final, NamedTuple, final
 
 import numpy as np
 
-from khaljit import annotations
-from khaljit.annotations import Annotation, ArrayOf, ConstOf, GroupOf
+from khaljit.annotations import Annotation, ArrayOf, ConstOf, GroupOf, of_function, parse
 from khaljit.arrays import Array
 from khaljit.tracer.build import to_number
 from khaljit.tracer.dtypes import ALL, DType, bf16, bool_, by_numpy, f16, f32, f64, i32
@@ -31,7 +30,7 @@ from khaljit.tracer.errors import (
     ArgumentTypeError,
     ArgumentValueError,
 )
-from khaljit.tracer.intrinsics import VectorType
+from khaljit.tracer.intrinsics.vectors import VectorType
 from khaljit.tracer.ir import Element
 from khaljit.tracer.record import (
     ArrayArgument,
@@ -64,7 +63,20 @@ class Operand:
     strides: tuple[int, ...]
 
 
-Signature = tuple[object, ...]
+class Signature(NamedTuple):
+    """What a plan is made for.
+
+    Attributes:
+        arguments: an interned description per parameter.
+        index_bits: width of ``index``: 64 where an array or the grid needs it.
+        shapes: per array the first one with an equal shape.
+        views: per array the first one that is the very same view.
+    """
+
+    arguments: tuple[object, ...]
+    index_bits: int
+    shapes: tuple[int, ...]
+    views: tuple[int, ...]
 
 
 @final
@@ -81,16 +93,16 @@ class Call:
         """What a plan is made for; ``grid`` is the largest id of the launch."""
         wide = self.extent > INDEX_LIMIT or grid > INDEX_LIMIT
         operands = self.operands
-        if len(operands) < 2:
-            return (tuple(self.arguments), 64 if wide else 32)
-        shapes = tuple(_first_equal([one.shape for one in operands]))
-        views = tuple(_first_equal([_view_of(one) for one in operands]))
-        return (tuple(self.arguments), 64 if wide else 32, shapes, views)
+        shapes = views = (0,) * len(operands)
+        if len(operands) > 1:
+            shapes = _first_equal([one.shape for one in operands])
+            views = _first_equal([_view_of(one) for one in operands])
+        return Signature(tuple(self.arguments), 64 if wide else 32, shapes, views)
 
 
-def _first_equal(items: Sequence[object]) -> list[int]:
+def _first_equal(items: Sequence[object]) -> tuple[int, ...]:
     """Per item the position of the first that equals it."""
-    return [items.index(item) for item in items]
+    return tuple(items.index(item) for item in items)
 
 
 def _view_of(operand: Operand) -> tuple[object, ...]:
@@ -117,7 +129,7 @@ class Parameters:
                     f"kernel {name} takes *{parameter.name}",
                     mend="name every parameter; pass many arrays as a tuple",
                 )
-        kinds = annotations.of_function(function)
+        kinds = of_function(function)
         self.names = tuple(one.name for one in found[skip:])
         self.annotations = tuple(kinds[one] for one in self.names)
         self.signature = self.signature.replace(parameters=found[skip:])
@@ -146,19 +158,12 @@ class Parameters:
 
     def recorded(self, signature: Signature) -> list[tuple[str, Any]]:
         """The parameters as the recorder takes them, for one signature."""
-        arguments = signature[0]
-        assert isinstance(arguments, tuple)
-        shapes, views = signature[2:] if len(signature) > 2 else ((0,), (0,))
-        counter = iter(range(len(shapes)))  # type: ignore[arg-type]  # tuples
+        places = iter(zip(signature.shapes, signature.views, strict=True))
 
         def complete(argument: Any) -> Any:
             if isinstance(argument, _Array):
-                k = next(counter)
-                return dataclasses.replace(
-                    argument.argument,
-                    same_shape=shapes[k],
-                    same_view=views[k],  # type: ignore[index]
-                )
+                shape, view = next(places)
+                return dataclasses.replace(argument.argument, same_shape=shape, same_view=view)
             if isinstance(argument, _Group):
                 return GroupArgument(
                     argument.make, argument.names, tuple(map(complete, argument.parts))
@@ -166,7 +171,8 @@ class Parameters:
             return argument.argument if isinstance(argument, _Const) else argument
 
         return [
-            (name, complete(argument)) for name, argument in zip(self.names, arguments, strict=True)
+            (name, complete(argument))
+            for name, argument in zip(self.names, signature.arguments, strict=True)
         ]
 
     def _read(self, call: Call, name: str, annotation: Annotation | None, value: Any) -> object:
@@ -427,7 +433,7 @@ class Parameters:
         self, call: Call, name: str, annotation: Annotation | None, value: Any
     ) -> object:
         names = tuple(one.name for one in dataclasses.fields(value))
-        found = annotation or annotations.parse(type(value), f"parameter {name}")
+        found = annotation or parse(type(value), f"parameter {name}")
         if not isinstance(found, GroupOf):
             raise self._error(name, annotation, _describe(value), "pass one value")
         values = tuple(getattr(value, one) for one in names)

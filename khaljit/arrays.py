@@ -15,7 +15,7 @@ import numpy as np
 from khaljit.annotations import ArrayOf, array_of
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
-from khaljit.tracer.intrinsics import VectorType
+from khaljit.tracer.intrinsics.vectors import VectorType
 
 if TYPE_CHECKING:
     from khaljit.backends.base import Device
@@ -148,7 +148,8 @@ class Array:
 
 def host_dtype(dtype: DType | VectorType) -> np.dtype[Any]:
     """The NumPy dtype of an element's scalars."""
-    return dtype.dtype.numpy if isinstance(dtype, VectorType) else dtype.numpy
+    scalar = dtype.dtype if isinstance(dtype, VectorType) else dtype
+    return np.dtype(scalar.numpy)
 
 
 def host_shape(array: Array) -> tuple[int, ...]:

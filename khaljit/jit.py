@@ -33,6 +33,9 @@ from khaljit.tracer.recorder import Guard
 __all__ = ["Kernel", "Launch", "jit"]
 
 Workgroup = tuple[int, int, int]
+# Steps to spend on telling whether two interleaved views share an element; NumPy's stubs allow
+# only its two special values.
+OVERLAP_WORK: Final = 100_000
 
 
 @final
@@ -171,7 +174,7 @@ class Kernel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as a reference to the module's own kernel; handles and plans stay behind."""
-        return _find, (self.__module__, self.__qualname__)
+        return _find, (self._function.__module__, self._function.__qualname__)
 
     def __getitem__(self, grid: Any) -> Launch:
         """The kernel with a grid: invocations per axis, x first."""
@@ -226,15 +229,13 @@ class Kernel:
     def _record(self, signature: Signature) -> Recording:
         self._counts["recorded"] += 1
         parameters = self._known().recorded(signature)
-        width = signature[1]
-        assert isinstance(width, int)
         return record(
             self._function,
             parameters,
             bound=() if self._owner is None else (self._owner,),
             workgroup=self._settings.workgroup,
             options=self._settings.options,
-            index_bits=width,
+            index_bits=signature.index_bits,
             name=self.name,
         )
 
@@ -369,7 +370,7 @@ def _overlap(a: Operand, b: Operand) -> bool:
     if same:
         return False
     try:
-        return bool(np.shares_memory(one, other, max_work=100_000))
+        return bool(np.shares_memory(one, other, max_work=OVERLAP_WORK))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return True
 

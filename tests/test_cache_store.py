@@ -301,7 +301,7 @@ def test_threads_share_a_store(reopen: MakeStore) -> None:
 
 
 FORKING = """
-import os, sys, threading
+import os, sys, threading, time
 from khaljit.cache.artifact import Artifact
 from khaljit.cache.keys import key
 from khaljit.cache.store import Store
@@ -318,7 +318,8 @@ def keep_busy():
     while not stop:
         put_and_get(number)
         number += 1
-busy = threading.Thread(target=keep_busy)  # so that the lock is held when we fork
+        time.sleep(0.001)
+busy = threading.Thread(target=keep_busy)  # so that a lock is held when we fork
 busy.start()
 for number in range(1, 11):
     child = os.fork()

@@ -196,6 +196,8 @@ def test_operands_of_places_apart_exist_nowhere_together() -> None:
 _TWICE = store(_N)
 _LOAD = Value(Op.LOAD, i32, (Value(Op.MEMORY, None, (), _A), _N), Access())
 _YIELD = Value(Op.YIELD, None)
+_PARAM = Value(Op.PARAM, None, (), 0)
+_UNTYPED = Region((_PARAM,), (), Value(Op.CONTINUE, None, (_PARAM,)))
 
 
 @pytest.mark.parametrize(
@@ -209,6 +211,14 @@ _YIELD = Value(Op.YIELD, None)
             "bits fit",
         ),
         (kernel(store(Value(Op.CONST, i32, (), 1.0))), "its bits fit its type"),
+        (kernel(store(Value(Op.CONST, None, (), 1))), "const 1 (): has a type"),
+        (
+            kernel(Value(Op.LOAD, i32, (Value(Op.MEMORY, None, (), 3),))),
+            "its attribute is a memory",
+        ),
+        (kernel(store(Value(Op.SHAPE, index, _LOAD.args[:1], "x"))), "has an axis"),
+        (kernel(node(Op.LOOP, _UNTYPED, args=(_N,))), "param 0 (): has a type"),
+        (kernel(Value(Op.BARRIER, i32, (), "workgroup")), "has no value"),
         (kernel(store(Value(Op.SCALAR, i32, (), 1))), "is a scalar parameter"),
         (kernel(store(_N, Value(Op.SCALAR, f32, (), 0))), "is of type i32"),
         (kernel(store(Value(Op.ADD, i32, (_N, _N), 4))), "has no attribute"),

@@ -10,7 +10,7 @@ the types of a program do not change with the size of its data.
 from __future__ import annotations
 
 import enum
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -103,7 +103,7 @@ class DType:
     @property
     def size(self) -> int:
         """Bytes in memory; also the alignment."""
-        return self.numpy.itemsize
+        return int(self.numpy.itemsize)
 
     @property
     def is_float(self) -> bool:
@@ -191,7 +191,7 @@ def promote(a: DType, b: DType) -> DType:
     return i32 if high is u16 else i64
 
 
-def host_cast(dtype: DType, value: object) -> np.generic:
+def host_cast(dtype: DType, value: Any) -> Any:
     """``value`` as a NumPy scalar of ``dtype`` by the rules of explicit casts."""
     if dtype is bf16:
         raise TypeError("NumPy has no bf16 scalar: bf16 is cast inside a kernel only")
@@ -204,7 +204,7 @@ def host_cast(dtype: DType, value: object) -> np.generic:
         number = 0 if number != number else int(min(max(number, low), high))
         number = min(max(number, low), high)
     elif not isinstance(number, int):
-        number = int(number)  # type: ignore[call-overload]  # raises for what is no number
+        number = int(number)
     span = 1 << (dtype.bits or 64)
     number %= span
     if dtype.is_signed and number >= span >> 1:

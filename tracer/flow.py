@@ -28,11 +28,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, final
 
+from khaljit.tracer.arithmetic import binary, compare, truth
+from khaljit.tracer.coerce import to_scalar
 from khaljit.tracer.dtypes import DType, MixError, bool_, i32, index, promote
 from khaljit.tracer.errors import TraceError
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
-from khaljit.tracer.proxy import Scalar, Vector, binary, compare, fail, to_scalar, truth
+from khaljit.tracer.proxy import Scalar, Vector, fail
 from khaljit.tracer.recorder import Recorder, user_site
 from khaljit.tracer.state import (
     UNSET,
@@ -200,8 +202,8 @@ class Frame:
         if agreed is dtype:
             return False
         if (place, k) in self.settled:
-            error = ChangedError(f"{dtype.name} at the start and {agreed.name} at the end")
-            raise disagreement(self.names[place], error, "in the loop")
+            change = ChangedError(f"{dtype.name} at the start and {agreed.name} at the end")
+            raise disagreement(self.names[place], change, "in the loop")
         self.settled[place, k] = agreed
         return True
 

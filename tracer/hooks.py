@@ -15,24 +15,24 @@ from typing import Any, Final
 import numpy as np
 
 from khaljit.tracer import host
+from khaljit.tracer.arithmetic import compare, select, truth
+from khaljit.tracer.coerce import replaced as replaced_vector
+from khaljit.tracer.coerce import to_scalar
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import TraceError
 from khaljit.tracer.flow import Block, For, If, While
-from khaljit.tracer.intrinsics import constant
+from khaljit.tracer.intrinsics.storage import constant
 from khaljit.tracer.ir import Note
+from khaljit.tracer.memory import Array
 from khaljit.tracer.ops import Op
 from khaljit.tracer.proxy import (
-    Array,
     Scalar,
     Vector,
-    compare,
     describe,
     fail,
     is_literal,
     is_proxy,
-    select,
-    to_scalar,
-    truth,
+    live,
 )
 from khaljit.tracer.recorder import Recorder, current, user_site
 from khaljit.tracer.rewrite import is_rewritten, rewrite
@@ -111,7 +111,7 @@ def check_raise() -> None:
 def not_(value: Any) -> Any:
     if not isinstance(value, Scalar):
         return not value
-    recorder = value._live()
+    recorder = live(value)
     recorder.mark()
     return Scalar(recorder, recorder.builder.logical_not(truth(value)))
 
@@ -132,7 +132,7 @@ def _logical(first: Any, rest: tuple[Callable[[], Any], ...], conjunction: bool)
         if bool(first) is not conjunction:
             return first
         return _logical(rest[0](), rest[1:], conjunction)
-    recorder = first._live()
+    recorder = live(first)
 
     def right() -> Any:
         found = _logical(rest[0](), rest[1:], conjunction)
@@ -146,7 +146,7 @@ def _logical(first: Any, rest: tuple[Callable[[], Any], ...], conjunction: bool)
     return _choose(left, lambda: True, right, logical=Op.OR)
 
 
-_COMPARISONS: Final = {
+_COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "Eq": operator.eq,
     "NotEq": operator.ne,
     "Lt": operator.lt,
@@ -155,8 +155,8 @@ _COMPARISONS: Final = {
     "GtE": operator.ge,
     "Is": operator.is_,
     "IsNot": operator.is_not,
-    "In": lambda a, b: a in b,
-    "NotIn": lambda a, b: a not in b,
+    "In": lambda a, b: operator.contains(b, a),
+    "NotIn": lambda a, b: not operator.contains(b, a),
 }
 
 
@@ -180,7 +180,7 @@ def _choose(
     test: Scalar, yes: Callable[[], Any], no: Callable[[], Any], logical: Op | None = None
 ) -> Any:
     """Evaluate both sides; a branch stays recorded only where one of them has effects."""
-    recorder = test._live()
+    recorder = live(test)
     builder = recorder.builder
     start = builder.snapshot()
     construct = If(recorder, test, ("the choice",))
@@ -263,8 +263,8 @@ def store(owner: Any, key: Any, path: tuple[str, ...], value: Any) -> Any:
             fail(f"{owner.dtype.name} has no attribute {path[0]!r}")
         if isinstance(key, Scalar):
             new = [select(compare(Op.EQ, key, k), value, one) for k, one in enumerate(owner.items)]
-            return owner.replaced(tuple(range(len(new))), Vector(owner._live(), tuple(new)))
-        return owner.replaced((owner.place(key),), value)
+            return replaced_vector(owner, tuple(range(len(new))), Vector(live(owner), tuple(new)))
+        return replaced_vector(owner, (owner.place(key),), value)
     if isinstance(owner, np.ndarray):
         fail("a captured NumPy array is written", "pass it as an argument")
     if path:
@@ -281,7 +281,7 @@ def _store_to_array(owner: Array, key: Any, path: tuple[str, ...], value: Any) -
     if not path:
         owner[key] = value
     elif len(path) == 1 and owner.count > 1:
-        probe = Vector(owner._live(), tuple(_placeholder(owner) for _ in range(owner.count)))
+        probe = Vector(live(owner), tuple(_placeholder(owner) for _ in range(owner.count)))
         places = probe.places(path[0])
         if len(set(places)) != len(places):
             fail("a swizzle that is assigned to names a component twice")
@@ -291,14 +291,14 @@ def _store_to_array(owner: Array, key: Any, path: tuple[str, ...], value: Any) -
 
 
 def _placeholder(owner: Array) -> Scalar:
-    recorder = owner._live()
+    recorder = live(owner)
     return Scalar(recorder, recorder.builder.const(owner.dtype, 0))
 
 
 def replaced(owner: Any, path: tuple[str, ...], value: Any) -> Any:
     """``owner.path = value``; gives the new value of the owner's name."""
     if isinstance(owner, Vector) and len(path) == 1:
-        return owner.replaced(owner.places(path[0]), value)
+        return replaced_vector(owner, owner.places(path[0]), value)
     if is_proxy(owner):
         fail(f"{describe(owner)} has no attribute {'.'.join(path)!r} to assign")
     fail(

@@ -15,21 +15,15 @@ from typing import Any, Final
 
 import numpy as np
 
-from khaljit.tracer import dtypes, intrinsics
+from khaljit.tracer import dtypes
+from khaljit.tracer.arithmetic import binary, float_function, power, select
+from khaljit.tracer.coerce import cast
 from khaljit.tracer.dtypes import bool_, f32, i32
 from khaljit.tracer.flow import Range
+from khaljit.tracer.intrinsics import bits, numbers, printing, vectors
+from khaljit.tracer.memory import Array
 from khaljit.tracer.ops import Op
-from khaljit.tracer.proxy import (
-    Array,
-    Scalar,
-    Vector,
-    binary,
-    cast,
-    fail,
-    float_function,
-    power,
-    select,
-)
+from khaljit.tracer.proxy import Scalar, Vector, fail
 
 __all__ = ["ALWAYS", "TABLE"]
 
@@ -57,7 +51,7 @@ def _sum(items: Any, start: Any = 0) -> Any:
 def _round(x: Any, digits: Any = None) -> Any:
     if digits is not None:
         fail("round() to digits is not recorded", "scale, round and scale back")
-    return cast(intrinsics.round(x), i32)
+    return cast(numbers.round(x), i32)
 
 
 def _pow(x: Any, y: Any, modulus: Any = None) -> Any:
@@ -85,31 +79,30 @@ def _range(*ends: Any) -> Any:
         return range(*ends)  # raises Python's own error
     start, stop, step = (0, ends[0], 1) if len(ends) == 1 else (*ends, 1)[:3]
     numbers = [int(end) if isinstance(end, np.integer) else end for end in (start, stop, step)]
-    if any(not isinstance(end, Scalar) for end in numbers):
-        for end in numbers:
-            if not isinstance(end, Scalar):
-                operator.index(end)  # raises Python's own error for what is no integer
+    for end in numbers:
+        if not isinstance(end, Scalar):
+            operator.index(end)  # raises Python's own error for what is no integer
     if type(numbers[2]) is int and numbers[2] == 0:
         fail("range() with a step of 0")
-    return Range(*numbers)
+    return Range(numbers[0], numbers[1], numbers[2])
 
 
 def _print(*parts: Any, **options: Any) -> None:
     if any(isinstance(part, Scalar | Vector) for part in parts):
         if set(options) - {"sep"}:
             fail("print() of run-time values takes only sep=")
-        intrinsics.print(*parts, **options)
+        printing.print(*parts, **options)
     else:
         builtins.print(*parts, **options)
 
 
 def _floor(x: Any) -> Any:
     """math.floor gives an int, as Python's does."""
-    return cast(intrinsics.floor(x), i32)
+    return cast(numbers.floor(x), i32)
 
 
 def _ceil(x: Any) -> Any:
-    return cast(intrinsics.ceil(x), i32)
+    return cast(numbers.ceil(x), i32)
 
 
 def _trunc(x: Any) -> Any:
@@ -118,13 +111,16 @@ def _trunc(x: Any) -> Any:
 
 def _log(x: Any, base: Any = None) -> Any:
     if base is None:
-        return intrinsics.log(x)
-    return intrinsics.log(x) / intrinsics.log(base)
+        return numbers.log(x)
+    return numbers.log(x) / numbers.log(base)
 
 
 def _unary(name: str) -> Callable[..., Any]:
-    function: Callable[..., Any] = getattr(intrinsics, name)
-    return function
+    for module in (numbers, vectors, bits):
+        if hasattr(module, name):
+            function: Callable[..., Any] = getattr(module, name)
+            return function
+    raise KeyError(name)
 
 
 def _to_int(x: Any = 0) -> Any:
@@ -172,7 +168,7 @@ _NUMPY_NAMES: Final = {
 }
 
 TABLE: Final[dict[object, Callable[..., Any]]] = {
-    builtins.abs: intrinsics.abs,
+    builtins.abs: numbers.abs,
     builtins.min: _min,
     builtins.max: _max,
     builtins.sum: _sum,
@@ -185,16 +181,16 @@ TABLE: Final[dict[object, Callable[..., Any]]] = {
     **{getattr(math, name): _unary(name) for name in _SAME_NAME if hasattr(math, name)},
     math.log: _log,
     math.pow: power,
-    math.hypot: intrinsics.hypot,
-    math.atan2: intrinsics.atan2,
+    math.hypot: numbers.hypot,
+    math.atan2: numbers.atan2,
     math.floor: _floor,
     math.ceil: _ceil,
     math.trunc: _trunc,
-    math.fabs: intrinsics.abs,
-    math.copysign: intrinsics.copysign,
-    math.isnan: intrinsics.isnan,
-    math.isinf: intrinsics.isinf,
-    math.isfinite: intrinsics.isfinite,
+    math.fabs: numbers.abs,
+    math.copysign: numbers.copysign,
+    math.isnan: numbers.isnan,
+    math.isinf: numbers.isinf,
+    math.isfinite: numbers.isfinite,
     math.radians: _radians,
     math.degrees: _degrees,
     math.fmod: lambda a, b: a - b * float_function(Op.TRUNC, a / b),

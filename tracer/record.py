@@ -22,8 +22,9 @@ from khaljit.tracer.ir import (
     Trace,
     values,
 )
+from khaljit.tracer.memory import Array
 from khaljit.tracer.ops import Op
-from khaljit.tracer.proxy import Array, Scalar, Vector
+from khaljit.tracer.proxy import Scalar, Vector
 from khaljit.tracer.recorder import _CURRENT, Guard, Recorder, is_own
 
 __all__ = [
@@ -106,6 +107,7 @@ class Recording:
 
 # Ids that only a kernel with a fixed workgroup can ask for.
 _OBSERVING_IDS: Final = frozenset(IDS) - {"global", "num_workgroups"}
+_WHOLE_NAMES: Final = frozenset({"local_index", "num_subgroups", "subgroup_size"})
 
 
 def record(
@@ -187,9 +189,10 @@ class _Parameters:
         for label, part in zip(group.names, group.parts, strict=True):
             inner = f"{name}[{label}]" if label.isdigit() else f"{name}.{label}"
             parts.append(self.make(inner, part))
-        if dataclasses.is_dataclass(group.make):
-            return group.make(**dict(zip(group.names, parts, strict=True)))
-        return tuple(parts) if group.make is tuple else group.make(*parts)
+        make: Any = group.make
+        if dataclasses.is_dataclass(make):
+            return make(**dict(zip(group.names, parts, strict=True)))
+        return tuple(parts) if make is tuple else make(*parts)
 
     def _scalar(self, name: str, dtype: DType) -> Scalar:
         self.scalars.append(ScalarParam(name, dtype))
@@ -261,10 +264,10 @@ def _site_of(traceback: TracebackType | None) -> Site | None:
 def _check_unobserved(trace: Trace) -> None:
     """A kernel without a fixed workgroup must not be able to see how it is grouped."""
     for value in values(trace.body):
-        what = None
-        if value.op is Op.ID and value.attr[0] in _OBSERVING_IDS:  # type: ignore[index]  # a pair
-            what = f"its {value.attr[0].replace('_', ' ')} id"  # type: ignore[index]
-        elif value.op is Op.MEMORY and value.attr.space is Space.SHARED:  # type: ignore[union-attr]
+        what, attr = None, value.attr
+        if value.op is Op.ID and isinstance(attr, tuple) and attr[0] in _OBSERVING_IDS:
+            what = f"kj.{attr[0]}{'' if attr[0] in _WHOLE_NAMES else '_id'}"
+        elif isinstance(attr, Memory) and attr.space is Space.SHARED:
             what = "shared memory"
         elif value.op in (Op.BARRIER, Op.SUBGROUP):
             what = f"a {value.op.value} operation"

@@ -13,19 +13,11 @@ from typing import Final, final
 import numpy as np
 
 from khaljit.tracer import dtypes
+from khaljit.tracer.coerce import fits, literal_type, to_scalar, unsettled_type
 from khaljit.tracer.dtypes import DType, bool_, f32, i32, index
 from khaljit.tracer.errors import TraceError
 from khaljit.tracer.ir import Value
-from khaljit.tracer.proxy import (
-    Scalar,
-    Vector,
-    describe,
-    fits,
-    is_literal,
-    literal_type,
-    to_scalar,
-    unsettled_type,
-)
+from khaljit.tracer.proxy import Scalar, Vector, describe, is_literal
 from khaljit.tracer.recorder import Recorder, user_site
 
 __all__ = ["UNSET", "ChangedError", "Shape", "convert", "flatten", "merge", "same", "unflatten"]

@@ -11,7 +11,7 @@ from typing import Final
 
 from khaljit.codegen.llvm.forms import FORMS, TYPES, Width
 from khaljit.codegen.llvm.writer import Writer
-from khaljit.tracer.dtypes import DType, Kind, bool_, f16, f32, f64, i64, u64
+from khaljit.tracer.dtypes import DType, Kind, bool_, f16, i64
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
 

@@ -15,7 +15,7 @@ from khaljit.codegen.llvm.target import CpuTarget
 from khaljit.tracer.errors import InternalError
 
 if TYPE_CHECKING:
-    import llvmlite.binding as llvm  # type: ignore[import-untyped]  # it has no types
+    pass  # type: ignore[import-untyped]  # it has no types
 
 __all__ = ["assemble", "disassembly", "version"]
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from khaljit.codegen.llvm.atomics import atomic
 from khaljit.codegen.llvm.arithmetic import compute
+from khaljit.codegen.llvm.atomics import atomic
 from khaljit.codegen.llvm.code import Code
 from khaljit.codegen.llvm.collectives import collective
 from khaljit.codegen.llvm.conditions import all_lanes

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.math.exponential import exp_of_negative_square, moderate_exp, scale
-from khaljit.codegen.math.kit import Num, fma, horner, multiply_exactly, select, with_sign
+from khaljit.codegen.math.kit import Num, add_ordered, fma, horner, select, with_sign
 from khaljit.tracer.dtypes import DType, f32, f64
 
 __all__ = ["erf", "erfc"]
@@ -29,8 +29,9 @@ class _Table:
         far: -log(erfc(x)) / x from the split to the limit; relative error of erf 2**-30.3, 2**-59.
         pole: p in scaled.
         last: erfc rounds to 0 from here on.
-        scaled: exp(x**2) erfc(x) (x + p) in t = (x - p) / (x + p) for x from 0.45 to last; relative
-            error 2**-28, 2**-59, but for the rounding of the coefficients.
+        start, scaled: exp(x**2) erfc(x) (1 + 2 x) in t = (x - p) / (x + p) for x from 0.45 to last; relative
+            error 2**-26.8, 2**-57. `start` is its value at 0, high and low part, and `scaled` the
+            rest divided by t.
     """
 
     split: float
@@ -39,6 +40,7 @@ class _Table:
     far: tuple[float, ...]
     pole: float
     last: float
+    start: tuple[float, float]
     scaled: tuple[float, ...]
 
 
@@ -66,17 +68,17 @@ _TABLES: Final[dict[DType, _Table]] = {
         ),
         2.0,
         10.2,
+        (1.2769783735275269, 1.3031055345891218e-08),
         (
-            1.0215827e+00,
-            -6.8716085e-01,
-            2.7947053e-01,
-            -3.6436513e-02,
-            -2.1488387e-02,
-            6.427804e-03,
-            2.9802467e-03,
-            -6.702136e-04,
-            -4.4746953e-04,
-            -1.34542e-04,
+            -9.276377e-02,
+            -1.6603099e-01,
+            1.6404909e-01,
+            -5.4208655e-02,
+            -8.010245e-03,
+            8.646567e-03,
+            1.1670684e-03,
+            -1.2468551e-03,
+            -2.549936e-04,
         ),
     ),
     f64: _Table(
@@ -119,31 +121,31 @@ _TABLES: Final[dict[DType, _Table]] = {
             7.114809917208343e-13,
             -1.1219634492057982e-14,
         ),
-        3.0,
+        4.0,
         27.4,
+        (1.2329951186255526, -4.3454841626617073e-17),
         (
-            1.0740069070883398,
-            -0.8833944531698839,
-            0.5902283571040688,
-            -0.3104672619005202,
-            0.11952776128930424,
-            -0.02682723462693713,
-            -0.0012124166747606955,
-            0.003034062055256409,
-            -0.000548309123534001,
-            -0.00027677846965751507,
-            0.00010755759878677186,
-            3.0402353035624583e-05,
-            -1.745442099027757e-05,
-            -4.766495782809882e-06,
-            2.7240343319693384e-06,
-            1.0430925259342578e-06,
-            -3.442604703922214e-07,
-            -3.0183473337953536e-07,
-            -7.684219758822957e-09,
-            1.0861318246327353e-07,
-            1.740038522134215e-08,
-            -2.8505881704800845e-08,
+            -0.1396211168405626,
+            0.015379652102619008,
+            0.06809705425470414,
+            -0.10103906603625896,
+            0.09373283499795323,
+            -0.06633036581336656,
+            0.037167515543648,
+            -0.0161977340422139,
+            0.005031969926632314,
+            -0.0007577734160898027,
+            -0.00019925644852797253,
+            0.00015062234227287253,
+            -2.4399886364974884e-05,
+            -1.1224306429113884e-05,
+            5.710596629238633e-06,
+            2.988599537436549e-07,
+            -8.251710339392814e-07,
+            6.764643901859982e-08,
+            1.0764814283810248e-07,
+            -1.2456550485881614e-08,
+            -1.111691847179334e-08,
         ),
     ),
 }
@@ -164,13 +166,17 @@ def erfc(x: Num) -> Num:
     table = _TABLES[x.dtype]
     magnitude = abs(x)
     a = select(magnitude > table.last, x.of(table.last), magnitude)
-    d = a + table.pole
-    d_rest = a - (d - table.pole)
-    r = 1.0 / d
-    r_rest = r * fma(-r, d_rest, fma(-r, d, 1.0))
-    g = horner(fma(r, -2.0 * table.pole, 1.0), table.scaled)
-    product, product_rest = multiply_exactly(g, r)
-    product_rest = fma(g, r_rest, product_rest)
+    # One division serves both 1 / (a + p) and 1 / (1 + 2 a); only the latter must be precise.
+    first = a + table.pole
+    second = fma(a, 2.0, 1.0)
+    second_rest = fma(a, 2.0, 1.0 - second)
+    inverse = 1.0 / (first * second)
+    t = fma(inverse * second, -2.0 * table.pole, 1.0)
+    start, start_rest = table.start
+    g, g_rest = add_ordered(x.of(start), fma(t, horner(t, table.scaled), start_rest))
+    r = inverse * first
+    product = g * r
+    product_rest = (fma(-product, second_rest, fma(-product, second, g)) + g_rest) * r
     shifted, high, low = exp_of_negative_square(a)
     y = fma(high, product, fma(high, product_rest, low * product))
     tail = scale(y, shifted, a * a > (x.format.bias - 10.0) * math.log(2.0))

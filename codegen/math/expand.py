@@ -11,6 +11,7 @@ from typing import Final
 from khaljit.codegen.math import (
     error,
     exponential,
+    gamma,
     hyperbolic,
     inverse,
     logarithm,
@@ -52,6 +53,8 @@ _STRICT: Final[dict[Op, Callable[..., Num]]] = {
     Op.ATANH: hyperbolic.atanh,
     Op.ERF: error.erf,
     Op.ERFC: error.erfc,
+    Op.TGAMMA: gamma.tgamma,
+    Op.LGAMMA: gamma.lgamma,
 }
 
 # Fast maths takes these instead.

@@ -21,12 +21,14 @@ from khaljit.codegen.math.kit import (
     select,
     with_sign,
 )
+from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import DType, f32, f64
 
 __all__ = [
     "exp",
     "exp2",
     "exp2_of_sum",
+    "exp2_parts",
     "exp10",
     "exp_of_negative_square",
     "expm1",
@@ -230,12 +232,23 @@ def exp2(x: Num) -> Num:
     return _bounded(x, scale(y, shifted, _is_small(x, 1.0)), 1.0)
 
 
-def exp2_of_sum(high: Num, low: Num) -> Num:
-    """2**(high + low) with |low| far below 1; where high is infinite, low may be NaN."""
+def _exp2_of_sum(high: Num, low: Num) -> tuple[Num, Num]:
+    """2**(high + low) / 2**k, and k in the low bits of a float."""
     shifted = high + high.format.shifter
     r = high - (shifted - high.format.shifter) + low
-    y = fma(r, horner(r, _TABLES[high.dtype].exp2), 1.0)
+    return fma(r, horner(r, _TABLES[high.dtype].exp2), 1.0), shifted
+
+
+def exp2_of_sum(high: Num, low: Num) -> Num:
+    """2**(high + low) with |low| far below 1; where high is infinite, low may be NaN."""
+    y, shifted = _exp2_of_sum(high, low)
     return _bounded(high, scale(y, shifted, _is_small(high, 1.0)), 1.0)
+
+
+def exp2_parts(high: Num, low: Num) -> tuple[Num, Num]:
+    """y and an integer k with 2**(high + low) = y 2**k."""
+    y, shifted = _exp2_of_sum(high, low)
+    return y, shifted.signed_bits() - to_bits(high.dtype, high.format.shifter)
 
 
 def exp10(x: Num) -> Num:

@@ -15,7 +15,7 @@ from khaljit.codegen.math.kit import Num, fma, horner, select, with_sign
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import DType, f32, f64
 
-__all__ = ["log", "log1p", "log1p_of_sum", "log2", "log10", "split_exponent"]
+__all__ = ["log", "log1p", "log1p_of_sum", "log2", "log10", "log_of_positive", "split_exponent"]
 
 
 @final
@@ -220,19 +220,24 @@ def _finish(x: Num, y: Num) -> Num:
 
 def _logarithm(x: Num, base: _Base) -> Num:
     e, m = split_exponent(x)
-    return _finish(x, _combine(m - 1.0, e, base))
+    return _combine(m - 1.0, e, base)
 
 
 def log(x: Num) -> Num:
+    return _finish(x, _logarithm(x, _LOG[x.dtype]))
+
+
+def log_of_positive(x: Num) -> Num:
+    """`log` of a positive finite number; garbage for any other."""
     return _logarithm(x, _LOG[x.dtype])
 
 
 def log2(x: Num) -> Num:
-    return _logarithm(x, _LOG2[x.dtype])
+    return _finish(x, _logarithm(x, _LOG2[x.dtype]))
 
 
 def log10(x: Num) -> Num:
-    return _logarithm(x, _LOG10[x.dtype])
+    return _finish(x, _logarithm(x, _LOG10[x.dtype]))
 
 
 def log1p(x: Num) -> Num:

@@ -16,7 +16,15 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.math.exponential import exp2_of_sum
-from khaljit.codegen.math.kit import Num, add_ordered, fma, horner, multiply_exactly, select, with_sign
+from khaljit.codegen.math.kit import (
+    Num,
+    add_ordered,
+    fma,
+    horner,
+    multiply_exactly,
+    select,
+    with_sign,
+)
 from khaljit.codegen.math.logarithm import split_exponent
 from khaljit.tracer.dtypes import DType, f32, f64, u32
 from khaljit.tracer.ops import Op

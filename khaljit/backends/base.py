@@ -21,7 +21,7 @@ from khaljit.cache.artifact import Artifact
 from khaljit.grids import Grid
 from khaljit.tracer.dtypes import DType, by_numpy, f32, i32
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError, KernelError
-from khaljit.tracer.intrinsics import VectorType
+from khaljit.tracer.intrinsics.vectors import VectorType
 from khaljit.tracer.ir import Note, Trace, effects
 from khaljit.tracer.ops import Op
 

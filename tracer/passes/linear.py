@@ -24,8 +24,10 @@ from khaljit.tracer.passes.paths import literals
 
 __all__ = ["Linear", "Prover"]
 
-# How deep proofs, forms and axioms are looked into, and how many steps a proof may take.
+# How deep proofs, forms and axioms are looked into, how many proofs may need another, and how many
+# steps all that may take.
 _PROOF_DEPTH: Final = 5
+_PROOF_NESTING: Final = 6
 _FORM_DEPTH: Final = 12
 _AXIOM_DEPTH: Final = 3
 _MOST_STEPS: Final = 400
@@ -92,6 +94,7 @@ class Prover:
         self._forms: Final[dict[Value, Linear]] = {}
         self._derived: Final[dict[Value, list[Linear]]] = {}
         self._deriving: Final[set[Value]] = set()
+        self._nesting = 0
         self._steps = 0
 
     # Facts.
@@ -253,11 +256,14 @@ class Prover:
 
     def proves(self, goal: Linear) -> bool:
         """Whether a form is surely not negative."""
-        outermost = self._steps == 0
+        if self._nesting >= _PROOF_NESTING:
+            return False
+        self._nesting += 1
         try:
             return self._prove(goal, _PROOF_DEPTH, set())
         finally:
-            if outermost:
+            self._nesting -= 1
+            if not self._nesting:
                 self._steps = 0
 
     def _prove(self, goal: Linear, depth: int, seen: set[tuple[object, ...]]) -> bool:

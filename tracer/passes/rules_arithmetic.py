@@ -203,10 +203,9 @@ def negate_negated(make: Maker, v: Value) -> Value | None:
 def absolute_of_sign(make: Maker, v: Value) -> Value | None:
     """abs(-x) -> abs(x), abs(abs(x)) -> abs(x), abs(x) -> x for unsigned types."""
     x = v.args[0]
-    if x.op is Op.NEG:
-        return make.op(Op.ABS, x.args[0])
-    unsigned = v.type.is_integer and not v.type.is_signed
-    return x if unsigned or x.op is Op.ABS else None
+    if x.op is Op.ABS or not (v.type.is_float or v.type.is_signed):
+        return x
+    return make.op(Op.ABS, x.args[0]) if x.op is Op.NEG else None
 
 
 @rule(Op.MIN, Op.MAX, Op.MINIMUM, Op.MAXIMUM)

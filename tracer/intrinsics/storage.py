@@ -1,0 +1,188 @@
+"""Memory of a kernel: shared, local and constant; atomics and barriers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from khaljit.tracer import dtypes
+from khaljit.tracer.coerce import store_cast
+from khaljit.tracer.dtypes import DType, bool_
+from khaljit.tracer.intrinsics.vectors import VectorType
+from khaljit.tracer.ir import AtomicAccess, Element, Space
+from khaljit.tracer.memory import Array
+from khaljit.tracer.ops import Op
+from khaljit.tracer.proxy import Scalar, describe, fail
+from khaljit.tracer.recorder import Recorder, current
+
+__all__ = [
+    "atomic_add",
+    "atomic_and",
+    "atomic_compare_exchange",
+    "atomic_exchange",
+    "atomic_load",
+    "atomic_max",
+    "atomic_min",
+    "atomic_or",
+    "atomic_store",
+    "atomic_sub",
+    "atomic_xor",
+    "barrier",
+    "constant",
+    "local",
+    "shared",
+    "storage_barrier",
+    "subgroup_barrier",
+]
+
+
+def _element(dtype: Any) -> tuple[Element, int]:
+    if isinstance(dtype, VectorType):
+        return Element.vector(dtype.dtype, dtype.count), dtype.count
+    if isinstance(dtype, DType):
+        return Element.scalar(dtype), 1
+    fail(f"{dtype!r} is no type that memory can hold", "use kj.f32, kj.vec3, ...")
+
+
+def _fixed_shape(shape: Any) -> tuple[int, ...]:
+    extents = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
+    for extent in extents:
+        if isinstance(extent, Scalar) or type(extent) is not int or extent < 0:
+            fail(
+                f"the shape {shape!r} is not fixed while the kernel is recorded",
+                "use Python ints, kj.Const[int] arguments, or kj.workgroup_size(axis)",
+            )
+    return extents
+
+
+def shared(dtype: Any, shape: Any) -> Array:
+    """Memory that the invocations of a workgroup share; undefined until written."""
+    return _declare(Space.SHARED, "shared", dtype, shape)
+
+
+def local(dtype: Any, shape: Any) -> Array:
+    """Memory of this invocation alone; undefined until written."""
+    return _declare(Space.LOCAL, "local", dtype, shape)
+
+
+def _declare(space: Space, name: str, dtype: Any, shape: Any) -> Array:
+    recorder = current(f"kj.{name}")
+    recorder.mark()
+    element, count = _element(dtype)
+    value = recorder.declare(space, element, _fixed_shape(shape))
+    return Array(recorder, value, name, count)
+
+
+def constant(data: Any) -> Array:
+    """A table of numbers that becomes part of the code; indexed with run-time values.
+
+    Its contents are read when the kernel is recorded, and are part of the cache key.
+    """
+    recorder = current("kj.constant")
+    recorder.mark()
+    array = np.asarray(data)
+    if array.dtype == np.float64 and not isinstance(data, np.ndarray | np.generic):
+        array = array.astype(np.float32)
+    if array.dtype == np.int64 and not isinstance(data, np.ndarray | np.generic):
+        low, high = (int(array.min()), int(array.max())) if array.size else (0, 0)
+        if low < -(1 << 31) or high >= 1 << 31:
+            fail("a table holds an integer that does not fit i32", "give it a dtype: np.array(...)")
+        array = array.astype(np.int32)
+    dtype = dtypes.by_numpy(array.dtype)
+    if dtype is None:
+        fail(f"a table of {array.dtype} cannot be a constant", "use numbers of a kj dtype")
+    contents = np.ascontiguousarray(array).tobytes()
+    if isinstance(data, np.ndarray):
+        _guard_contents(recorder, data, contents)
+    value = recorder.declare(Space.TABLE, Element.scalar(dtype), array.shape, contents)
+    return Array(recorder, value, "constant")
+
+
+def _guard_contents(recorder: Recorder, data: np.ndarray[Any, Any], contents: bytes) -> None:
+    def unchanged() -> object:
+        return np.ascontiguousarray(data).tobytes() == contents
+
+    recorder.guard(("contents", id(data)), "a table of kj.constant", unchanged)
+
+
+def _atomic(kind: str, array: Any, key: Any, operands: Sequence[Any], order: str) -> Scalar:
+    what = f"kj.atomic_{kind}"
+    recorder = current(what)
+    recorder.mark()
+    if not isinstance(array, Array):
+        fail(f"{what} works on array elements, not on {describe(array)}", f"{what}(a, i, value)")
+    if array.count != 1:
+        fail(f"{what} works on scalars, and {array.name} holds {array.element_name}")
+    if array.memory.space is Space.TABLE:
+        fail(f"{array.name} is a constant and cannot be written")
+    if order not in ("relaxed", "acquire", "release", "acq_rel"):
+        fail(f"memory order {order!r}", "orders are relaxed, acquire, release and acq_rel")
+    dtype = array.dtype
+    if kind in ("and", "or", "xor") and dtype.is_float:
+        fail(f"{what} on {dtype.name}: floats have no bitwise operations")
+    if dtype is bool_ and kind in ("add", "sub", "min", "max"):
+        fail(f"{what} on bool", "use an array of kj.i32")
+    indices = array.indices(key)
+    values = tuple(store_cast(recorder, one, dtype, f"{array.name}[...]").value for one in operands)
+    access = AtomicAccess(kind=kind, order=order)
+    old = recorder.builder.effect(Op.ATOMIC, (array.value, *indices, *values), access, dtype)
+    return Scalar(recorder, old)
+
+
+def atomic_load(a: Any, i: Any, *, order: str = "relaxed") -> Any:
+    """Read an element so that no concurrent write is seen in part."""
+    return _atomic("load", a, i, (), order)
+
+
+def atomic_store(a: Any, i: Any, value: Any, *, order: str = "relaxed") -> None:
+    """Write an element as a whole."""
+    _atomic("store", a, i, (value,), order)
+
+
+def _binary_atomic(kind: str, text: str) -> Callable[..., Any]:
+    def atomic(a: Any, i: Any, value: Any, *, order: str = "relaxed") -> Any:
+        return _atomic(kind, a, i, (value,), order)
+
+    atomic.__name__ = atomic.__qualname__ = f"atomic_{kind}"
+    atomic.__doc__ = f"{text} at once; gives the element's old value."
+    return atomic
+
+
+atomic_add = _binary_atomic("add", "Add to an element")
+atomic_sub = _binary_atomic("sub", "Subtract from an element")
+atomic_min = _binary_atomic("min", "Lower an element to a value")
+atomic_max = _binary_atomic("max", "Raise an element to a value")
+atomic_and = _binary_atomic("and", "Keep the common bits of an element and a value")
+atomic_or = _binary_atomic("or", "Set bits of an element")
+atomic_xor = _binary_atomic("xor", "Flip bits of an element")
+atomic_exchange = _binary_atomic("exchange", "Replace an element")
+
+
+def atomic_compare_exchange(
+    a: Any, i: Any, expected: Any, desired: Any, *, order: str = "relaxed"
+) -> Any:
+    """Replace an element by ``desired`` if it is ``expected``; gives its old value."""
+    return _atomic("compare_exchange", a, i, (expected, desired), order)
+
+
+def _barrier(scope: str) -> None:
+    recorder = current("a barrier")
+    recorder.mark()
+    recorder.builder.effect(Op.BARRIER, (), scope)
+
+
+def barrier() -> None:
+    """Wait for the whole workgroup; what was written to shared memory and arrays is seen after."""
+    _barrier("workgroup")
+
+
+def storage_barrier() -> None:
+    """Wait for the whole workgroup; what was written to arrays is seen after."""
+    _barrier("storage")
+
+
+def subgroup_barrier() -> None:
+    """Wait for the subgroup."""
+    _barrier("subgroup")
