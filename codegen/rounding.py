@@ -71,7 +71,7 @@ def _less_one(w: Writer, x: Value, condition: Value) -> Value:
 
 
 def sum_to_odd(w: Writer, a: Value, b: Value) -> Value:
-    """a + b of f64 rounded to odd, where it does not overflow; infinities and NaN add as ever."""
+    """a + b rounded to odd, where it does not overflow; infinities and NaN add as ever."""
     total = w.add(a, b)
     part = w.sub(total, a)
     error = w.add(w.sub(a, w.sub(total, part)), w.sub(b, part))
@@ -81,7 +81,7 @@ def sum_to_odd(w: Writer, a: Value, b: Value) -> Value:
     even = w.eq(w.and_(bits, 1), 0)
     away = w.eq(up, w.gt(total, 0.0))
     moved = w.select(away, w.add(bits, 1), w.sub(bits, 1))
-    return w.bitcast(w.select(w.and_(w.or_(up, down), even), moved, bits), f64)
+    return w.bitcast(w.select(w.and_(w.or_(up, down), even), moved, bits), a.type)
 
 
 def f64_to_f32_odd(w: Writer, x: Value) -> Value:

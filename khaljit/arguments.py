@@ -170,10 +170,8 @@ class Parameters:
                 )
             return argument.argument if isinstance(argument, _Const) else argument
 
-        return [
-            (name, complete(argument))
-            for name, argument in zip(self.names, signature.arguments, strict=True)
-        ]
+        pairs = zip(self.names, signature.arguments, strict=True)
+        return [(name, complete(argument)) for name, argument in pairs]
 
     def _read(self, call: Call, name: str, annotation: Annotation | None, value: Any) -> object:
         if value is None:
@@ -280,8 +278,8 @@ class Parameters:
             mend = f"convert it: array.astype(np.{scalar.numpy})"
             raise self._error(name, annotation, f"an array of {kind!r}", mend)
         if annotation.ndim is not None and annotation.ndim != ndim:
-            mend = f"reshape it to {annotation.ndim} axes, for example array.reshape(...)"
-            raise self._error(name, annotation, f"an array with {ndim} axes", mend)
+            mend = f"give it {_axes(annotation.ndim)}: array.reshape(...)"
+            raise self._error(name, annotation, f"an array with {_axes(ndim)}", mend)
 
     def _operand(
         self,
@@ -453,6 +451,10 @@ class Parameters:
             for label, kind, value in zip(names, kinds, values, strict=True)
         )
         return _Group(make, names, parts)
+
+
+def _axes(ndim: int) -> str:
+    return "1 axis" if ndim == 1 else f"{ndim} axes"
 
 
 def _describe(value: Any) -> str:

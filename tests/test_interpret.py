@@ -263,20 +263,22 @@ def test_structured_elements_and_trailing_axes_are_the_same_bytes() -> None:
             assert np.array_equal(out.view(np.float32).reshape(5, 3), rows[:, ::-1])
 
 
-@pytest.mark.parametrize(("size", "align"), [(5, 1), (8, 4), (9, 1), (8, 1)])
-def test_packed_elements_are_read_at_any_byte(size: int, align: int) -> None:
+@pytest.mark.parametrize(
+    ("size", "align", "leaf"), [(5, 1, 1), (8, 4, 1), (9, 1, 4), (8, 1, 4), (8, 4, 4)]
+)
+def test_packed_elements_are_read_at_any_byte(size: int, align: int, leaf: int) -> None:
     kernel = Kernel()
-    out, a = kernel.array(f32), kernel.array(Element(size, align, ((0, u8), (1, f32))))
-    kernel.store(kernel.load(a, kernel.id(), access=Access(1)), out, kernel.id())
+    out, a = kernel.array(f32), kernel.array(Element(size, align, ((0, u8), (leaf, f32))))
+    kernel.store(kernel.load(a, kernel.id(), access=Access(leaf)), out, kernel.id())
     x = kernel.builder.cast(kernel.id(), i32)
     offset = kernel.do(Op.MUL, x, kernel.builder.pure(Op.STRIDE, (a,), 0, i32))
     guard = kernel.do(Op.LT, x, kernel.const(3))
-    flat = kernel.load(a, offset, guard, access=Access(1, flat=True, guarded=True))
+    flat = kernel.load(a, offset, guard, access=Access(leaf, flat=True, guarded=True))
     kernel.store(flat, out, kernel.do(Op.ADD, x, kernel.const(5)))
     fields: Any = {
         "names": ["tag", "value"],
         "formats": ["u1", "f4"],
-        "offsets": [0, 1],
+        "offsets": [0, leaf],
         "itemsize": size,
     }
     data: Array = np.zeros(4, np.dtype(fields))

@@ -92,7 +92,8 @@ def _literal_mend(value: Literal, dtype: DType) -> str:
         return f"use a wider type: kj.f64({value!r})"
     for wider in (dtypes.i32, dtypes.u32, dtypes.i64, dtypes.u64):
         if fits(value, wider):
-            return f"say which type is meant: kj.{wider.name}({value:#x})"
+            text = f"{value:#x}" if value > 0xFFFF else repr(value)
+            return f"say which type is meant: kj.{wider.name}({text})"
     return "no type of khaljit holds it"
 
 

@@ -4,6 +4,7 @@ Python otherwise."""
 from __future__ import annotations
 
 import builtins
+import difflib
 import functools
 import operator
 import sys
@@ -201,7 +202,14 @@ def _choose(
 
 def attribute(owner: Any, name: str) -> Any:
     """``owner.name``; what is read from outside the kernel is guarded."""
-    value = getattr(owner, name)
+    try:
+        value = getattr(owner, name)
+    except AttributeError as error:
+        if not isinstance(owner, ModuleType):
+            raise
+        close = difflib.get_close_matches(name, dir(owner), 1)
+        mend = f"did you mean {owner.__name__}.{close[0]}?" if close else None
+        raise TraceError(str(error), at=user_site(), mend=mend) from None
     if is_proxy(owner) or isinstance(owner, DType | np.generic | Enum):
         return value
     if isinstance(owner, ModuleType) and _is_library(owner.__name__):

@@ -270,7 +270,7 @@ def _check_unobserved(trace: Trace) -> None:
         elif isinstance(attr, Memory) and attr.space is Space.SHARED:
             what = "shared memory"
         elif value.op in (Op.BARRIER, Op.SUBGROUP):
-            what = f"a {value.op.value} operation"
+            what = "a barrier" if value.op is Op.BARRIER else "a subgroup operation"
         if what is not None:
             raise TraceError(
                 f"{trace.name} uses {what}, and its workgroup size is left to the backend",

@@ -28,6 +28,7 @@ from khaljit.tracer.errors import Site, TraceError
 __all__ = ["Rewritten", "is_rewritten", "rewrite"]
 
 HOOKS: Final = "_kj"
+_PLACEHOLDER: Final = "_kj_function"
 _STARTED: Final = time.time()
 _FUTURE: Final = 0x1FF0000  # the compiler flags of `from __future__` imports
 
@@ -195,7 +196,8 @@ def _compile_factory(node: _Node, code: CodeType, free: Sequence[str]) -> CodeTy
     if isinstance(node, ast.Lambda):
         body = [ast.Expr(node)]
     else:
-        bare = ast.FunctionDef(**{**_fields(node), "decorator_list": []})
+        # Under a name that the function cannot mean: its own may be a global to it.
+        bare = ast.FunctionDef(**{**_fields(node), "decorator_list": [], "name": _PLACEHOLDER})
         body = [ast.copy_location(bare, node)]
     assigned = [ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)) for name in free]
     factory = ast.FunctionDef("_factory", _no_arguments(), [*assigned, *body], [])
@@ -208,8 +210,8 @@ def _compile_factory(node: _Node, code: CodeType, free: Sequence[str]) -> CodeTy
     for outer in compiled.co_consts:
         if isinstance(outer, CodeType):
             for inner in outer.co_consts:
-                if isinstance(inner, CodeType) and inner.co_name == code.co_name:
-                    return inner
+                if isinstance(inner, CodeType) and inner.co_name in (_PLACEHOLDER, "<lambda>"):
+                    return inner.replace(co_name=code.co_name, co_qualname=code.co_qualname)
     raise AssertionError("a compiled factory holds its function")
 
 

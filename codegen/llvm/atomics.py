@@ -102,18 +102,15 @@ def _once(code: Code, value: Value, pointer: str, when: Guard, operand: Held) ->
     """All lanes' operands combined, then one operation, if any lane is active."""
     dtype, kind = operand.dtype, _attr(value).kind
     gathering = "add" if kind == "sub" else kind
-    condition, after = when.condition, code.w.label()
+    condition = when.condition
     if when.checked:
         assert when.mask is not None
         condition = code.lanes.any(when.mask)
-    if condition:
-        code.w.fork(condition, yes=False, to=after)
     nothing = code.lanes.width.const(TYPES[dtype], neutral(gathering, dtype))
-    vector = code.values.vector(operand)
-    parts = code.lanes.blend(when.mask, dtype, vector, (nothing,) * code.lanes.parts)
-    _operate(code, value, pointer, [combined(code, gathering, dtype, parts)])
-    if condition:
-        code.w.open(after)
+    with code.only_if(condition):
+        vector = code.values.vector(operand)
+        parts = code.lanes.blend(when.mask, dtype, vector, (nothing,) * code.lanes.parts)
+        _operate(code, value, pointer, [combined(code, gathering, dtype, parts)])
 
 
 def _lane_by_lane(

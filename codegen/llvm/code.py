@@ -6,6 +6,8 @@ what goes lane by lane, and what lives across barriers.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final, final
 
@@ -181,6 +183,19 @@ class Code:
         if held.uniform:
             return held.base
         return self.lanes.extract(TYPES[held.dtype], self.values.vector(held), lane)
+
+    @contextmanager
+    def only_if(self, condition: str) -> Iterator[None]:
+        """Run what is generated inside only if an i1 holds; always if it is empty."""
+        if not condition:
+            yield
+            return
+        after = self.w.label()
+        self.w.fork(condition, yes=False, to=after)
+        self.values.enter()
+        yield
+        self.values.leave()
+        self.w.open(after)
 
     # Going back to the general version.
 

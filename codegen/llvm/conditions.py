@@ -40,6 +40,8 @@ def all_lanes(code: Code, condition: Value, *, holds: bool) -> str | None:
 
     It may be false where it need not be. None where scalars cannot tell.
     """
+    if not code.values.has(condition):  # it was kept from before, its operands were not
+        return None
     held = code.values.get(condition)
     if held.uniform:
         return held.base if holds else code.w.let(f"xor i1 {held.base}, true")
@@ -66,6 +68,8 @@ def _combined(code: Code, parts: list[str | None], *, every: bool) -> str | None
 
 def _comparison(code: Code, op: Op, operands: tuple[Value, ...]) -> str | None:
     """Where nothing wraps, both sides are straight lines and one end of the subgroup decides."""
+    if not all(code.values.has(operand) for operand in operands):
+        return None
     a, b = (code.values.get(operand) for operand in operands)
     if not (a.affine and b.affine):
         return None

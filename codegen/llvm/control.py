@@ -202,7 +202,7 @@ class Walk:
         stride = self.code.stride(value)
         assert stride is not None
         base = self.code.ids[value.attr]
-        return Held(value.type, base, stride, literal=not base.startswith("%"))
+        return Held(value.type, base, stride, literal=stride == 0 and not base.startswith("%"))
 
     def _load(self, value: Value) -> None:
         self.code.values.hold(value, self._settled(value, load(self.code, value)))

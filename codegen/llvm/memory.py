@@ -257,13 +257,9 @@ def _store_scalar(code: Code, held: Held, pointer: str, when: Guard, more: str) 
     if when.checked:
         assert when.mask is not None
         condition = code.lanes.any(when.mask)
-    after = code.w.label()
-    if condition:
-        code.w.fork(condition, yes=False, to=after)
-    name = held.base if held.uniform else code.one_of(held, code.lanes.last(when.mask))
-    code.store_scalar(pointer, held.dtype, name, more)
-    if condition:
-        code.w.open(after)
+    with code.only_if(condition):
+        name = held.base if held.uniform else code.one_of(held, code.lanes.last(when.mask))
+        code.store_scalar(pointer, held.dtype, name, more)
 
 
 def _store_consecutive(

@@ -23,28 +23,31 @@ _FIRST_VALUE: Final = 5
 def report_failure(code: Code, value: Value) -> None:
     """An assert: nothing where it holds; where some lane fails, its first such lane reports."""
     condition = code.values.get(value.args[0])
-    w, after = code.w, code.w.label()
     if condition.uniform:
-        w.fork(condition.base, yes=True, to=after)
         failed: Mask = code.mask
+        fails = code.w.let(f"xor i1 {condition.base}, true")
     else:
-        holds = code.values.vector(condition)
-        failed = code.lanes.without(code.mask, holds)
-        w.fork(code.lanes.any(failed), yes=False, to=after)
-    _write(code, value, code.lanes.first(failed), after)
-    w.open(after)
+        failed = code.lanes.without(code.mask, code.values.vector(condition))
+        fails = code.lanes.any(failed)
+    with code.only_if(fails):
+        _write(code, value, code.lanes.first(failed))
     code.wrote()
 
 
-def _write(code: Code, value: Value, lane: str, after: str) -> None:
+def _write(code: Code, value: Value, lane: str) -> None:
     """Write the report, unless somebody else does."""
     assert isinstance(value.attr, Note) and code.block.report is not None
     w = code.w
     report = w.let(f"load ptr, ptr {code.at('%params', code.block.report)}, align 8")
     taken = w.let(f"cmpxchg ptr {report}, i64 0, i64 1 monotonic monotonic, align 8")
     won = w.let(f"extractvalue {{ i64, i1 }} {taken}, 1")
-    w.fork(won, yes=False, to=after)
-    _slot(code, report, 1, str(value.attr.site))
+    with code.only_if(won):
+        _fill(code, report, value, value.attr.site, lane)
+
+
+def _fill(code: Code, report: str, value: Value, site: int, lane: str) -> None:
+    w = code.w
+    _slot(code, report, 1, str(site))
     for axis in range(3):
         number = _widened(code, code.index, code.ids["global", axis])
         if axis == 0 and not code.scalar:

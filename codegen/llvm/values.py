@@ -238,7 +238,7 @@ class Values:
         self._held[-1][value] = held
 
     def has(self, value: Value) -> bool:
-        return any(value in scope for scope in self._held)
+        return value.op is Op.CONST or any(value in scope for scope in self._held)
 
     def get(self, value: Value) -> Held:
         if value.op is Op.CONST:

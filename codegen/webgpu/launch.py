@@ -34,6 +34,8 @@ from khaljit.tracer.rewriting import Rewriter, drive
 
 __all__ = ["launch"]
 
+_ONE: Final = frozenset({"workgroup_size", "num_subgroups", "subgroup_size"})
+
 
 def launch(
     trace: Trace, parameters: Parameters, group: tuple[int, int, int], fold: bool
@@ -85,7 +87,7 @@ class _Launch(Rewriter):
             return self._id("global", axis)
         if name == "num_workgroups":
             return self._grid("extent", axis, self._width)
-        return self.builder.const(self._width, int(name in ("workgroup_size", "num_subgroups")))
+        return self.builder.const(self._width, int(name in _ONE))
 
     def _id(self, name: str, axis: int) -> Value:
         w = self._write

@@ -1,0 +1,260 @@
+"""A legal trace in the machine's types: what it says of memory in cells, narrow integers in words.
+
+Before, with ``a`` an array of ``u8``::
+
+    store a[%k] (add %x 1) if %guard
+
+After::
+
+    %byte = add (scalar offset) %k
+    if %guard {
+        ... a loop that compare-exchanges cell (shr %byte 2) until its byte is the new one
+    }
+
+Laws:
+
+* Integers narrower than 32 bits are ``i32`` or ``u32`` extended by their sign or zeros. What may
+  leave their range is wrapped at once.
+* Offsets are ``u32`` and count from the start of a binding. Accesses have no guards any more: a
+  guarded load reads cell 0 where it must not read, and gives 0; a guarded store or atomic stands
+  in an ``if``.
+* A store to part of a word changes no other bits of it, whoever writes those at the same time: it
+  is a compare-exchange in a loop, or in local memory a plain one. Of several stores to one place
+  one wins.
+* Extents, strides and offsets are parameters like scalars.
+* Casts between machine types are left; those from floats to integers have operands in range.
+* f16 is stored and moved; it is added, subtracted and multiplied, the rest is done in f32.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from khaljit.codegen.caps import Caps
+from khaljit.codegen.rounding import f16_to_f32, f32_to_f16, f64_to_f32_odd, sum_to_odd
+from khaljit.codegen.webgpu.cells import Cell, find_cells, part_of
+from khaljit.codegen.webgpu.expansions import (
+    COUNTS,
+    EXTREMES,
+    count_narrow,
+    multiply_high,
+    saturated,
+    wrapped,
+)
+from khaljit.codegen.webgpu.interface import Source
+from khaljit.codegen.webgpu.parameters import Parameters
+from khaljit.codegen.webgpu.places import Place, Places
+from khaljit.codegen.writing import UNSIGNED, Writer
+from khaljit.tracer.build import to_number
+from khaljit.tracer.dtypes import DType, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32
+from khaljit.tracer.ir import ArrayParam, AtomicAccess, Memory, Space, Trace, Value, values
+from khaljit.tracer.ops import Op
+from khaljit.tracer.rewriting import Rewriter
+
+__all__ = ["in_words"]
+
+HELD: Final = {i8: i32, i16: i32, u8: u32, u16: u32}
+_WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.ABS, Op.NOT, Op.SHL})
+# What f16 does by itself; for the rest it goes through f32, which holds enough bits to round once.
+_HALF: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.ABS, Op.SELECT}) | frozenset(
+    {Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE}
+)
+
+
+def in_words(
+    trace: Trace, caps: Caps, parameters: Parameters, bindings: tuple[int, ...], arrays: int
+) -> Trace:
+    """Rewrite a legal trace.
+
+    ``bindings`` maps array parameters to bindings; the first ``arrays`` of them are the kernel's
+    own, which begin at an offset.
+    """
+    return _Words(trace, caps, parameters, bindings, arrays).run()
+
+
+class _Words(Rewriter):
+    def __init__(
+        self,
+        trace: Trace,
+        caps: Caps,
+        parameters: Parameters,
+        bindings: tuple[int, ...],
+        arrays: int,
+    ) -> None:
+        super().__init__(trace)
+        self._arrays: Final = arrays
+        self._parameters: Final = parameters
+        self._bindings: Final = bindings
+        self._cells: Final = find_cells(trace, caps, bindings)
+        self._write: Final = Writer(self.builder, self._plain)
+        self._places: Final = Places(self._write, caps)
+        self._used: Final = {arg for value in values(trace.body) for arg in value.args}
+
+    def _plain(self, op: Op, args: tuple[Value, ...], dtype: DType | None) -> Value:
+        if op is Op.CAST and dtype in HELD:
+            return self._integer(args[0], dtype)
+        return self.builder.pure(op, args, None, dtype)
+
+    def run(self) -> Trace:
+        trace = super().run()
+        arrays: dict[int, ArrayParam] = {}
+        for param in self.trace.arrays:
+            cell = self._cells.get((Space.ARRAY, param.memory.number))
+            binding = self._bindings[param.memory.number]
+            if cell is not None and binding not in arrays:
+                arrays[binding] = ArrayParam(
+                    param.name, cell.memory, True, False, binding, binding
+                )
+        return replace(trace, arrays=tuple(arrays[binding] for binding in sorted(arrays)))
+
+    def dtype(self, dtype: DType) -> DType:
+        return HELD.get(dtype, dtype)
+
+    # Leaves.
+
+    def pure(self, value: Value, args: tuple[Value, ...]) -> Value:
+        op = value.op
+        if op is Op.MEMORY:
+            return self.builder.memory(self._cell(value).memory)
+        if op is Op.SHAPE or op is Op.STRIDE:
+            assert isinstance(value.attr, int)
+            source = Source(op.value, value.memory.number, value.attr)
+            return self._parameters.value(self.builder, source, value.type, value.type)
+        if op is Op.CONST and value.dtype in HELD:
+            assert isinstance(value.attr, int)
+            number = to_number(value.type, value.attr)
+            return self.builder.const(HELD[value.type], number)
+        if op is Op.CAST:
+            return self._cast(args[0], value.args[0].type, value.type)
+        if op is Op.BITCAST:
+            return self._bitcast(args[0], value.args[0].type, value.type)
+        if not args or value.dtype is None:
+            return self.copy(value, args)
+        return self._computed(op, args, value.args[-1].type, value.type)
+
+    def _cell(self, memory: Value) -> Cell:
+        assert isinstance(memory.attr, Memory)
+        return self._cells[memory.attr.space, memory.attr.number]
+
+    # Operations. Types are those before, operands those after.
+
+    def _computed(self, op: Op, args: tuple[Value, ...], dtype: DType, result: DType) -> Value:
+        w = self._write
+        if dtype is f16 and op not in _HALF:
+            return self._in_f32(op, args)
+        if dtype.is_float and op in EXTREMES:
+            return EXTREMES[op](w, *args)
+        if op in COUNTS:
+            return self._counted(op, args[0], dtype)
+        if op is Op.MULHI:
+            return self._multiplied_high(args, dtype)
+        built = self.builder.pure(op, args)
+        return wrapped(w, built, result) if result in HELD and op in _WRAPPING else built
+
+    def _in_f32(self, op: Op, args: tuple[Value, ...]) -> Value:
+        w = self._write
+        wide = tuple(w.cast(arg, f32) for arg in args)
+        if op is Op.FMA:  # the product is exact; the sum rounds to odd, so that f16 rounds once
+            return w.cast(sum_to_odd(w, w.mul(wide[0], wide[1]), wide[2]), f16)
+        return w.cast(self._computed(op, wide, f32, f32), f16)
+
+    def _counted(self, op: Op, x: Value, dtype: DType) -> Value:
+        if dtype in HELD:
+            return count_narrow(self._write, op, x, dtype.bits)
+        return COUNTS[op](self._write, x) if dtype.bits == 64 else self._write.op(op, x)
+
+    def _multiplied_high(self, args: tuple[Value, ...], dtype: DType) -> Value:
+        w = self._write
+        if dtype not in HELD:
+            return multiply_high(w, *args)
+        return w.shr(w.mul(*args), dtype.bits)
+
+    # Casts.
+
+    def _cast(self, x: Value, source: DType, target: DType) -> Value:
+        w = self._write
+        if source is bool_:
+            held = self.dtype(target)
+            return w.select(x, w.const(held, 1), w.const(held, 0))
+        if target is bool_:
+            return w.ne(x, 0)
+        if source.is_float:
+            return self._from_float(x, target)
+        if target.is_float:
+            if target is f16:  # past 2^24, where f32 rounds, f16 is infinite
+                return w.cast(w.cast(x, f32), f16)
+            return w.cast(x, target)
+        return self._integer(x, target)
+
+    def _integer(self, x: Value, target: DType) -> Value:
+        """An integer of a machine type as any other."""
+        w, held = self._write, self.dtype(target)
+        if x.type.bits == held.bits:
+            x = w.bitcast(x, held)
+        elif held.bits == 64:  # extended by the sign that it has
+            x = w.bitcast(w.cast(x, i64 if x.type.is_signed else UNSIGNED[64]), held)
+        else:
+            x = w.bitcast(w.cast(w.bitcast(x, UNSIGNED[64]), u32), held)
+        return wrapped(w, x, target) if target in HELD else x
+
+    def _from_float(self, x: Value, target: DType) -> Value:
+        w = self._write
+        if target is f16 and x.dtype is f64:
+            x = f64_to_f32_odd(w, x)
+        if target.is_float:
+            return w.cast(x, target)
+        if x.dtype is f16:
+            x = w.cast(x, f32)
+        whole = saturated(w, x, self.dtype(target))
+        if target not in HELD:
+            return whole
+        low, high = target.limits
+        whole = w.min(whole, high)
+        return w.max(whole, low) if low else whole
+
+    def _bitcast(self, x: Value, source: DType, target: DType) -> Value:
+        w = self._write
+        if source is f16:
+            return wrapped(w, f32_to_f16(w, w.cast(x, f32)), target)
+        if target is f16:
+            return w.cast(f16_to_f32(w, w.and_(w.bits(x), 0xFFFF)), f16)
+        if target in HELD:
+            return wrapped(w, x, target)
+        return w.bitcast(x, target)
+
+    # Effects.
+
+    def effect(self, value: Value, args: tuple[Value, ...]) -> Value | None:
+        if value.op is Op.SUBGROUP:
+            return self._collective(value, args)
+        if value.op not in (Op.LOAD, Op.STORE, Op.ATOMIC):
+            return super().effect(value, args)
+        place = self._place(value, args)
+        start = len(args) - len(value.operands)
+        if value.op is Op.LOAD:
+            return self._places.load(place)
+        if value.op is Op.STORE:
+            self._places.store(place, args[start])
+            return None
+        assert isinstance(value.attr, AtomicAccess)
+        return self._places.atomic(place, value.attr, args[start:], value in self._used)
+
+    def _place(self, value: Value, args: tuple[Value, ...]) -> Place:
+        w, memory, access = self._write, value.memory, value.access
+        dtype = value.operands[0].type if value.op is Op.STORE else value.type
+        cell = self._cell(value.args[0])
+        offset = w.bits(args[1]) if args[1].type.bits == 32 else self._integer(args[1], u32)
+        if memory.space is Space.ARRAY and memory.number < self._arrays:
+            source = Source("offset", memory.number)
+            start = self._parameters.value(self.builder, source, u32, u32)
+            offset = w.add(start, offset)
+        part = part_of(w, cell, memory, offset, access.leaf, dtype)
+        guard = args[2] if access.guarded else None
+        return Place(cell, args[0], part, guard, dtype, self.dtype(dtype), value.at)
+
+    def _collective(self, value: Value, args: tuple[Value, ...]) -> Value:
+        dtype = value.type
+        built = self.builder.effect(value.op, args, value.attr, self.dtype(dtype))
+        narrow = dtype in HELD and value.attr not in ("shuffle", "broadcast_first")
+        return wrapped(self._write, built, dtype) if narrow else built

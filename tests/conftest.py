@@ -1,0 +1,55 @@
+"""What all tests share: the columns of the behaviour matrix, a cache of their own, and a count of
+what was skipped."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import khaljit as kj
+from khaljit.backends.base import Device
+
+COLUMNS = ("interpreter", "cpu")
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Tests neither see nor fill the user's cache; within a run they share one."""
+    before = os.environ.get("KHALJIT_CACHE_DIR")
+    folder: Path = tmp_path_factory.getbasetemp().parent / "khaljit-cache"
+    os.environ["KHALJIT_CACHE_DIR"] = str(folder)
+    yield
+    if before is None:
+        del os.environ["KHALJIT_CACHE_DIR"]
+    else:
+        os.environ["KHALJIT_CACHE_DIR"] = before
+
+
+@pytest.fixture(params=COLUMNS)
+def device(request: pytest.FixtureRequest) -> Iterator[Device]:
+    """Each device in turn, as the current one."""
+    with kj.use(kj.device(request.param)) as current:
+        yield current
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Fresh random numbers; the seed is printed when a test fails."""
+    seed = int(np.random.SeedSequence().generate_state(1)[0])
+    print(f"seed {seed}")
+    return np.random.default_rng(seed)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests could not run, by reason."""
+    reasons: Counter[str] = Counter()
+    for report in terminalreporter.stats.get("skipped", []):
+        longrepr = report.longrepr
+        reasons[str(longrepr[2]) if isinstance(longrepr, tuple) else str(longrepr)] += 1
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count} skipped: {reason}")
