@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any, Final, final
 
-import diskcache  # type: ignore[import-untyped]  # it has no types
-from diskcache.core import MODE_BINARY  # type: ignore[import-untyped]  # it has no types
+import diskcache
+from diskcache.core import MODE_BINARY
 
 from khaljit.cache.files import ABANDONED, Files, identity_of, is_entry
 

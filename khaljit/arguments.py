@@ -40,7 +40,15 @@ from khaljit.tracer.record import (
     VectorArgument,
 )
 
-__all__ = ["Call", "Operand", "Parameters", "Signature"]
+__all__ = [
+    "Call",
+    "Operand",
+    "Parameters",
+    "Signature",
+    "array_entry",
+    "const_entry",
+    "scalar_entry",
+]
 
 INDEX_LIMIT: Final = (1 << 31) - 1
 
@@ -58,7 +66,7 @@ class Operand:
     """
 
     name: str
-    owner: np.ndarray[Any, Any] | Array
+    owner: np.ndarray[Any, Any] | Array[Any]
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
@@ -258,7 +266,9 @@ class Parameters:
             mend = "convert it: array.astype(np.float32)"
         return self._error(name, annotation, f"a NumPy array of {array.dtype}", mend)
 
-    def _array(self, call: Call, name: str, annotation: Annotation | None, array: Array) -> object:
+    def _array(
+        self, call: Call, name: str, annotation: Annotation | None, array: Array[Any]
+    ) -> object:
         self._check(name, annotation, array.dtype, array.ndim, array)
         return self._operand(
             call, name, array.dtype, array, array.shape, array.strides, array.address
@@ -286,7 +296,7 @@ class Parameters:
         call: Call,
         name: str,
         kind: DType | VectorType,
-        owner: np.ndarray[Any, Any] | Array,
+        owner: np.ndarray[Any, Any] | Array[Any],
         shape: tuple[int, ...],
         strides: tuple[int, ...],
         address: int,
@@ -320,7 +330,7 @@ class Parameters:
             reach += (extent - 1) * abs(unit) if extent else 0
         call.extent = max(call.extent, reach, *shape)
         call.operands.append(Operand(name, owner, shape, units))
-        return _array(kind, len(shape), inner, address % 16 == 0)
+        return array_entry(kind, len(shape), inner, address % 16 == 0)
 
     # Numbers.
 
@@ -494,7 +504,7 @@ class _Array:
 
 
 @cache
-def _array(kind: DType | VectorType, ndim: int, contiguous: bool, aligned: bool) -> _Array:
+def array_entry(kind: DType | VectorType, ndim: int, contiguous: bool, aligned: bool) -> _Array:
     if isinstance(kind, VectorType):
         element, count = Element.vector(kind.dtype, kind.count), kind.count
     else:
@@ -528,3 +538,15 @@ class _Group:
 
 
 _NONE: Final = _Const(None)
+
+
+def const_entry(value: Any) -> object:
+    """The description of a constant."""
+    return _NONE if value is None else _Const(value)
+
+
+def scalar_entry(kind: DType | VectorType) -> object:
+    """The description of a run-time number or vector."""
+    if isinstance(kind, VectorType):
+        return VectorArgument(kind.dtype, kind.count)
+    return _SCALARS[kind]

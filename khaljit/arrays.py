@@ -8,11 +8,11 @@ parameter with any number of axes.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 import numpy as np
 
-from khaljit.annotations import ArrayOf, array_of
+from khaljit.annotations import array_of
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
 from khaljit.tracer.intrinsics.vectors import VectorType
@@ -23,8 +23,26 @@ if TYPE_CHECKING:
 __all__ = ["Array"]
 
 
+_E = TypeVar("_E")
+
+if TYPE_CHECKING:
+
+    class _OfElements(Generic[_E]):
+        """Type checkers know arrays by their elements."""
+
+else:
+
+    class _OfElements:
+        """``Array[kj.f32]`` is the annotation of an array with any number of axes."""
+
+        __slots__ = ()
+
+        def __class_getitem__(cls, element: Any) -> Any:
+            return cls if isinstance(element, TypeVar) else array_of(element, None)
+
+
 @final
-class Array:
+class Array(_OfElements[_E]):
     """An array on a device; made by ``device.array``, ``empty``, ``zeros`` and ``full``.
 
     Attributes:
@@ -54,9 +72,6 @@ class Array:
         self.shape = shape
         self.strides = strides
         self.offset = offset
-
-    def __class_getitem__(cls, element: Any) -> ArrayOf:
-        return array_of(element, None)
 
     def __repr__(self) -> str:
         return f"<khaljit array {self.dtype!r}{list(self.shape)} on {self.device}>"
@@ -102,7 +117,12 @@ class Array:
             raise ArgumentTypeError("an array without axes has no length", mend="use array.size")
         return self.shape[0]
 
-    def __getitem__(self, key: Any) -> Array:
+    def __setitem__(self, key: Any, values: Any) -> None:
+        """Write to part of the array; a single value fills it."""
+        part = self[key]
+        part.write(np.broadcast_to(np.asarray(values, host_dtype(self.dtype)), host_shape(part)))
+
+    def __getitem__(self, key: Any) -> Any:
         """A view of part of the array: ints, slices, ``...`` and None, as NumPy has them."""
         template = _template(self)
         try:
@@ -148,17 +168,17 @@ class Array:
 
 def host_dtype(dtype: DType | VectorType) -> np.dtype[Any]:
     """The NumPy dtype of an element's scalars."""
-    scalar = dtype.dtype if isinstance(dtype, VectorType) else dtype
-    return np.dtype(scalar.numpy)
+    scalar: np.dtype[Any] = (dtype.dtype if isinstance(dtype, VectorType) else dtype).numpy
+    return scalar
 
 
-def host_shape(array: Array) -> tuple[int, ...]:
+def host_shape(array: Array[Any]) -> tuple[int, ...]:
     """The shape on the host, where a vector is a last axis."""
     dtype = array.dtype
     return (*array.shape, dtype.count) if isinstance(dtype, VectorType) else array.shape
 
 
-def _template(array: Array) -> np.ndarray[Any, Any]:
+def _template(array: Array[Any]) -> np.ndarray[Any, Any]:
     """A NumPy array of the same shape and strides, whose elements nobody reads."""
     spans = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True) if n]
     below = -sum(span for span in spans if span < 0)

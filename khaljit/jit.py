@@ -20,13 +20,15 @@ import numpy as np
 
 from khaljit.arguments import Call, Operand, Parameters, Signature
 from khaljit.arrays import Array
-from khaljit.backends.base import Device, Loaded
+from khaljit.backends.base import Device, Loaded, Target
 from khaljit.compiler import Compiled, compile_trace, load
 from khaljit.devices import current_device
 from khaljit.grids import Grid, groups_of, parse_grid
+from khaljit.signatures import parse_signature
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
 from khaljit.tracer.ir import Options, Space, Trace, effects
 from khaljit.tracer.ops import Op
+from khaljit.tracer.passes.contract import contract
 from khaljit.tracer.record import Recording, record
 from khaljit.tracer.recorder import Guard
 
@@ -125,7 +127,6 @@ def _make(function: Any, settings: _Settings) -> Any:
     return Kernel(function, settings, {})
 
 
-@final
 class Kernel:
     """A kernel. Launch it with ``kernel[grid](*args)``."""
 
@@ -260,18 +261,38 @@ class Kernel:
     # Looking.
 
     def trace(self, *args: Any, **kwargs: Any) -> Trace:
-        """The trace that these arguments record; ``print_trace`` shows it."""
-        call = self._read(args, kwargs)
-        return self._record(call.signature(0)).trace
+        """The trace that arguments record; they may be one text such as ``"f32[:], i32"``."""
+        return self._record(self._signature(args, kwargs)[0]).trace
 
-    def source(self, stage: str = "trace", *args: Any, **kwargs: Any) -> str:
-        """The code of a stage for these arguments: trace, lowered, legal, llvm, asm."""
+    def compile(self, *args: Any, target: Target | None = None, **kwargs: Any) -> Compiled:
+        """Compile, or find in the cache, the code for arguments or a text such as ``"f32[:]"``.
+
+        ``target`` may be one whose device is not here; by default it is the device's own.
+        """
+        signature, device = self._signature(args, kwargs)
+        trace = self._record(signature).trace
+        compiled = compile_trace(trace, target or device.target, self._settings.salt)
+        self._counts["cached" if compiled.cached else "compiled"] += 1
+        return compiled
+
+    def source(self, stage: str, *args: Any, target: Target | None = None, **kwargs: Any) -> str:
+        """The code of a stage, for arguments or a text: ``kernel.source("llvm", "f32[:]")``.
+
+        Stages are ``trace``, ``lowered``, ``legal`` and those of the target: ``llvm`` and ``asm``
+        on the CPU.
+        """
+        signature, device = self._signature(args, kwargs)
+        chosen = target or device.target
+        return chosen.show(contract(self._record(signature).trace), stage)
+
+    def _signature(
+        self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> tuple[Signature, Device]:
+        """What arguments, or one text in their place, ask for."""
+        if len(args) == 1 and isinstance(args[0], str) and not kwargs:
+            return parse_signature(args[0], self._known()), current_device()
         call = self._read(args, kwargs)
-        device = _device_of(self.name, call)
-        compiled = compile_trace(
-            self._record(call.signature(0)).trace, device.target, self._settings.salt
-        )
-        return device.target.show(compiled.trace, stage)
+        return call.signature(0), _device_of(self.name, call)
 
     def cache_info(self) -> dict[str, int]:
         """How often this kernel was recorded, compiled, and found in the cache."""

@@ -55,6 +55,7 @@ class _Maker:
     pools: list[list[Value]] = field(default_factory=list)
     loops: list[tuple[tuple[DType, ...], tuple[DType, ...]]] = field(default_factory=list)
     counters: list[Value] = field(default_factory=list)
+    whole: list[bool] = field(default_factory=list)  # all invocations go through the loop
     apart: int = 0  # depth of control flow that invocations may not go through together
 
     def make(self) -> Trace:
@@ -265,13 +266,11 @@ class _Maker:
         ways = []
         for _ in range(2):
             ends = [Op.YIELD] * 5
-            if self.loops and (not self.barriers or together or self.apart > 1):
+            if self.loops and self.may_leave(together):
                 ends += [Op.BREAK, Op.CONTINUE]
             if self.rng.random() < 0.15 and not self.barriers:
                 ends.append(Op.RETURN)
             ways.append(self.rng.choice(ends))
-        if self.barriers and self.loops and not together and self.apart < 2:
-            ways = [Op.YIELD, Op.YIELD]
         if not together:
             self.apart += 1
         arms = [self.region((), self.arm(way, types)) for way in ways]
@@ -279,6 +278,10 @@ class _Maker:
             self.apart -= 1
         self.pools[-1] += self.b.if_(condition, arms[0], arms[1])
         return Op.YIELD in ways
+
+    def may_leave(self, together: bool) -> bool:
+        """Whether a loop may be left from an arm: not one that all go through, by some."""
+        return not self.barriers or not self.whole[-1] or (together and self.apart == 0)
 
     def arm(self, way: Op, types: tuple[DType, ...]) -> Callable[[], None]:
         def fill() -> None:
@@ -317,8 +320,8 @@ class _Maker:
             counter = self.pools[-1][0]
             self.counters.append(counter)
             self.loops.append((carried, results))
-            if not together:
-                self.apart += 2
+            self.whole.append(together)
+            self.apart += not together
             b.open()
             self.pools.append([])
             self.leave(Op.BREAK)
@@ -330,9 +333,9 @@ class _Maker:
             self.statements(7)
             if not b.ended:
                 self.leave(self.rng.choice((Op.CONTINUE, Op.CONTINUE, Op.CONTINUE, Op.BREAK)))
-            if not together:
-                self.apart -= 2
+            self.apart -= not together
             self.loops.pop()
+            self.whole.pop()
             self.counters.pop()
 
         region = self.region(carried, body)

@@ -562,6 +562,17 @@ def test_float_to_float_is_rounded_once(source: DType, dtype: DType) -> None:
     assert differences(result, wanted, a) == []
 
 
+@pytest.mark.parametrize("source", FLOATS, ids=str)
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_nan_of_any_payload_stays_nan(source: DType, dtype: DType) -> None:
+    precision = FORMATS[source][0]
+    exponent = ((1 << (8 * source.size - precision)) - 1) << (precision - 1)
+    payloads = (1, 1 << (precision - 2), (1 << (precision - 1)) - 1)
+    raw = np.array([exponent | payload for payload in payloads], f"u{source.size}")
+    nans = from_memory(source, raw.view(memory_type(source)))
+    assert np.isnan(evaluate(Op.CAST, dtype, (source,), (nans,), 32)).all()
+
+
 @pytest.mark.parametrize(("source", "source_bits"), WIDTHS, ids=str)
 @pytest.mark.parametrize(("dtype", "index_bits"), WIDTHS, ids=str)
 def test_integer_to_integer_wraps(

@@ -16,7 +16,7 @@ from khaljit.tracer.passes.rules import RULES, Maker, Rule, holds
 from khaljit.tracer.passes.simplify import RULE_FILES
 
 _TYPES = (*ALL, index)
-_ROUNDS = 60
+_ROUNDS = 30
 _LANES = 64
 
 
@@ -171,7 +171,7 @@ def test_every_rule_applies_and_keeps_every_bit(op: Op, function: Rule) -> None:
                 before = _raw(value.type, _evaluate(value, inputs, 64), 64)
                 after = _raw(value.type, _evaluate(better, inputs, 64), 64)
                 assert bits_equal(value.type, before, after).all(), (value, value.args, better)
-        if applied >= 20:
+        if applied >= 8:
             break
     assert applied
 

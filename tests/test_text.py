@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import random
 import subprocess
 import sys
 from pathlib import Path
@@ -269,6 +271,18 @@ def test_a_malformed_text_is_refused_with_its_line(
         parse(text.replace(*change, 1))
     assert str(caught.value).startswith(f"line {line} of a trace's text: ")
     assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_slip_of_the_pen_raises_anything_else(seed: int) -> None:
+    rng = random.Random()
+    text = print_trace(random_trace(seed, collectives=True, size=12).trace)
+    for _ in range(60):
+        place = rng.randrange(min(len(text), 2000))
+        typed = rng.choice(["", *'0x%:,[]{}()"= \n-.abif'])
+        changed = text[:place] + typed + text[place + rng.randrange(2) :]
+        with contextlib.suppress(ArgumentValueError):
+            parse(changed)
 
 
 def test_every_pure_operation_is_printed_and_read_by_its_name() -> None:

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 
 from khaljit.tracer import dtypes
-from khaljit.tracer.coerce import cast, fits, to_scalar, unify
+from khaljit.tracer.coerce import cast, fits, like, to_scalar, unify
 from khaljit.tracer.dtypes import DType, bool_, f32, f64, i32
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import MATH, Op
@@ -180,14 +180,9 @@ def power(base: Any, exponent: Any) -> Any:
     if isinstance(base, Vector) or isinstance(exponent, Vector):
         return _spread(power, base, exponent)
     if type(exponent) is int and isinstance(base, Scalar):
-        if exponent == 2:
-            return base * base
-        if exponent == 1:
-            return base
-        if not base.dtype.is_float and exponent >= 0:
-            return _integer_power(base, exponent)
-        if exponent == 3 and base.dtype.is_float:
-            return base * base * base
+        small = 1 <= exponent <= 3 if base.dtype.is_float else exponent >= 0
+        if small and base.dtype is not bool_:
+            return _literal_power(base, exponent)
     recorder = live(base, exponent)
     left, right = unify(recorder, base, exponent, "**")
     if left.type.is_float:
@@ -197,11 +192,9 @@ def power(base: Any, exponent: Any) -> Any:
     return _run_time_power(Scalar(recorder, left), Scalar(recorder, right))
 
 
-def _integer_power(base: Any, exponent: int) -> Any:
+def _literal_power(base: Any, exponent: int) -> Any:
     """By repeated squaring; wraps as multiplication does."""
-    recorder = base._live()
-    result = Scalar(recorder, recorder.builder.const(base.dtype, 1))
-    square = base
+    result, square = like(base, 1), base
     while exponent:
         if exponent & 1:
             result = result * square
@@ -213,10 +206,7 @@ def _integer_power(base: Any, exponent: int) -> Any:
 
 def _run_time_power(base: Any, exponent: Any) -> Any:
     """Repeated squaring over all bits of the exponent; negative exponents give 0, 1 or -1."""
-    recorder = base._live()
-    dtype = base.dtype
-    one = Scalar(recorder, recorder.builder.const(dtype, 1))
-    zero = Scalar(recorder, recorder.builder.const(dtype, 0))
+    dtype, one, zero = base.dtype, like(base, 1), like(base, 0)
     result, square = one, base
     bits = dtype.bits or 64
     for bit in range(bits - dtype.is_signed):

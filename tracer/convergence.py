@@ -96,8 +96,8 @@ class _Blame:
                         f"move the {what} out of the branch",
                     )
                 return (
-                    f"it stands in a loop{_cite(owner.at, ' at ')} that they may leave at "
-                    f"different iterations{self._left_by(place)}",
+                    "it stands in a loop that they may leave at different iterations"
+                    f"{self._left_by(place)}",
                     _APART,
                 )
             position = place.position
@@ -171,9 +171,9 @@ def _in_loop(inner: Place, outer: Place) -> bool:
     return False
 
 
-def _cite(site: Site | None, before: str = "") -> str:
+def _cite(site: Site | None) -> str:
     """A place in the source with its text, where there is one."""
     if site is None:
-        return "" if before else "an unknown line"
+        return "an unknown line"
     source = site.excerpt().strip().split("\n")[0]
-    return f"{before}{site}" + (f" ({source})" if source else "")
+    return f"{site} ({source})" if source else str(site)

@@ -301,6 +301,8 @@ class _Parser:
         leaves: list[tuple[int, DType]] = []
         while not self._accept(")"):
             offset, _, name = self._word().partition(":")
+            if not offset.isdecimal():
+                self._fail("a leaf is a byte offset and a type, as 4:f32")
             leaves.append((int(offset), self._dtype_named(name)))
         return Element(size, align, tuple(leaves))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import FrameType, FunctionType, TracebackType
 from typing import Any, Final, final
@@ -189,8 +189,8 @@ class _Parameters:
         for label, part in zip(group.names, group.parts, strict=True):
             inner = f"{name}[{label}]" if label.isdigit() else f"{name}.{label}"
             parts.append(self.make(inner, part))
-        make: Any = group.make
-        if dataclasses.is_dataclass(make):
+        make: Callable[..., Any] = group.make
+        if dataclasses.is_dataclass(group.make):
             return make(**dict(zip(group.names, parts, strict=True)))
         return tuple(parts) if make is tuple else make(*parts)
 

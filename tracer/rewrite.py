@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
-from typing import Any, Final, NoReturn, final
+from typing import Any, Final, NoReturn, TypeVar, final
 from weakref import WeakKeyDictionary
 
 from khaljit.tracer.errors import Site, TraceError
@@ -107,6 +107,7 @@ def _codes(code: CodeType) -> Iterator[CodeType]:
 # Finding the source.
 
 _Node = ast.FunctionDef | ast.Lambda
+_A = TypeVar("_A", bound=ast.AST)
 
 
 def _find(code: CodeType) -> tuple[_Node, str | None] | None:
@@ -200,9 +201,7 @@ def _compile_factory(node: _Node, code: CodeType, free: Sequence[str]) -> CodeTy
         bare = ast.FunctionDef(**{**_fields(node), "decorator_list": [], "name": _PLACEHOLDER})
         body = [ast.copy_location(bare, node)]
     assigned = [ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)) for name in free]
-    factory = ast.FunctionDef("_factory", _no_arguments(), [*assigned, *body], [])
-    if "type_params" in ast.FunctionDef._fields:
-        factory.type_params = []
+    factory = _function("_factory", _no_arguments(), [*assigned, *body])
     module = ast.Module([factory], [])
     ast.fix_missing_locations(module)
     flags = code.co_flags & _FUTURE
@@ -217,6 +216,13 @@ def _compile_factory(node: _Node, code: CodeType, free: Sequence[str]) -> CodeTy
 
 def _fields(node: ast.AST) -> dict[str, Any]:
     return {name: getattr(node, name) for name in node._fields if hasattr(node, name)}
+
+
+def _function(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:
+    fields: dict[str, Any] = {"name": name, "args": arguments, "body": body, "decorator_list": []}
+    if "type_params" in ast.FunctionDef._fields:  # Python 3.12
+        fields["type_params"] = []
+    return ast.FunctionDef(**fields)
 
 
 def _no_arguments() -> ast.arguments:
@@ -234,9 +240,7 @@ def _compile(function: FunctionType, node: _Node, owner: str | None) -> Rewritte
         new: _Node = ast.Lambda(arguments, rewriter.expression(node.body, local))
     else:
         body = rewriter.function_body(node.body, local)
-        new = ast.FunctionDef(node.name, arguments, body, [])
-        if "type_params" in ast.FunctionDef._fields:
-            new.type_params = []
+        new = _function(node.name, arguments, body)
     ast.copy_location(new, node)
     compiled = _compile_factory(new, code, (*code.co_freevars, HOOKS))
     return Rewritten(compiled, tuple(sorted(names)))
@@ -253,7 +257,7 @@ def _stripped(arguments: ast.arguments) -> ast.arguments:
         [plain(one) for one in arguments.args],
         plain(arguments.vararg) if arguments.vararg else None,
         [plain(one) for one in arguments.kwonlyargs],
-        [None] * len(arguments.kwonlyargs),  # type: ignore[list-item]  # as in the ast's grammar
+        [None] * len(arguments.kwonlyargs),
         plain(arguments.kwarg) if arguments.kwarg else None,
         [],
     )
@@ -667,7 +671,8 @@ class _Rewriter:
 
     def expression(self, node: ast.expr, local: set[str]) -> ast.expr:
         self._local = local
-        return self.visit(node)
+        rewritten: ast.expr = self.visit(node)
+        return rewritten
 
     def visit(self, node: Any) -> Any:
         """A node with its expressions rewritten."""
@@ -748,7 +753,7 @@ class _Rewriter:
             ]
             return self._hook("slice", *ends, at=node)
         if isinstance(node, ast.Tuple):
-            return self._at(ast.Tuple([self._key(one) for one in node.elts], ast.Load()), node)  # type: ignore[no-any-return]
+            return self._at(ast.Tuple([self._key(one) for one in node.elts], ast.Load()), node)
         key: ast.expr = self.visit(node)
         return key
 
@@ -766,7 +771,7 @@ class _Rewriter:
 
     # Making nodes.
 
-    def _at(self, node: Any, at: ast.AST) -> Any:
+    def _at(self, node: _A, at: ast.AST) -> _A:
         """Give a node and everything new below it a place in the source."""
         ast.copy_location(node, at)
         for inner in ast.iter_child_nodes(node):
@@ -780,8 +785,7 @@ class _Rewriter:
 
     def _hook(self, name: str, *args: ast.expr, at: ast.AST) -> ast.Call:
         function = ast.Attribute(ast.Name(HOOKS, ast.Load()), name, ast.Load())
-        call: ast.Call = self._at(ast.Call(function, list(args), []), at)
-        return call
+        return self._at(ast.Call(function, list(args), []), at)
 
     def _method(self, name: str, method: str, at: ast.AST, *args: ast.expr) -> ast.expr:
         call: ast.expr = self._at(ast.Call(self._attribute(name, method, at), list(args), []), at)

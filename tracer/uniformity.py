@@ -31,6 +31,7 @@ loop's exits. The analysis starts from the best and goes round until nothing get
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -99,9 +100,9 @@ _UNIFORM_COLLECTIVES: Final = frozenset(
     {"add", "mul", "min", "max", "and", "or", "xor", "any", "all", "ballot", "broadcast_first"}
 )
 
-_GRID_LEAVES: Final = frozenset({Op.SCALAR, Op.SHAPE, Op.STRIDE})
-# Leaves that are the same in and after every iteration of any loop.
-_INVARIANT: Final = _GRID_LEAVES | {Op.CONST, Op.ID}
+# What is the same in and after every iteration of any loop.
+_INVARIANT: Final = frozenset({Op.CONST, Op.ID, Op.SCALAR, Op.SHAPE, Op.STRIDE})
+_MERGED: Final = frozenset({Op.PARAM, Op.RESULT})
 
 
 @final
@@ -136,13 +137,35 @@ class _Analysis:
         for place, effect in self._steps:
             if effect.op is Op.BREAK or effect.op is Op.CONTINUE:
                 self._ends.setdefault((_loop(place), effect.op), []).append(effect)
+        # Values of all other operations are as uniform as their operands.
+        self._rules: Final[dict[Op, Callable[[Value], Scope]]] = {
+            **dict.fromkeys((Op.SCALAR, Op.SHAPE, Op.STRIDE), lambda _: Scope.GRID),
+            Op.ID: self._id_scope,
+            Op.LOAD: self._load_scope,
+            Op.ATOMIC: lambda _: Scope.VARYING,
+            Op.SUBGROUP: self._collective_scope,
+            Op.PARAM: self._param_scope,
+            Op.RESULT: self._result_scope,
+        }
 
     def run(self) -> None:
-        while True:
-            changed = self._evaluate()
+        order = self._order
+        changed = True
+        while changed:
+            changed = self._evaluate(order)
             changed |= self._flow()
-            if not (changed and self.exits):  # without loops nothing flows backwards
+            if not self.exits:  # without loops nothing flows backwards
                 return
+            if order is self._order:
+                order = self._moving()
+
+    def _moving(self) -> list[Value]:
+        """The values that may get worse in another round: what depends on merged values."""
+        moving: set[Value] = set()
+        for value in self._order:
+            if value.op in _MERGED or not moving.isdisjoint(value.args):
+                moving.add(value)
+        return [value for value in self._order if value in moving]
 
     def _view(self, value: Value) -> tuple[Space, int]:
         """The memory that an access is about; one for all arguments that are the same view."""
@@ -164,38 +187,19 @@ class _Analysis:
 
     # Values.
 
-    def _evaluate(self) -> bool:
-        """Recompute every value's scope and stride; whether any got worse."""
-        scope, stride = self.scope, self.stride
+    def _evaluate(self, order: list[Value]) -> bool:
+        """Recompute the scopes and strides of values; whether any got worse."""
+        scope, stride, rules = self.scope, self.stride, self._rules
         changed = False
-        for value in self._order:
-            found = self._scope(value)
+        for value in order:
+            rule = rules.get(value.op)
+            found = self._join(value.args) if rule is None else rule(value)
             step = 0 if found <= Scope.SUBGROUP else self._stride(value)
             if scope.get(value) is not found or stride[value] != step:
                 scope[value] = found
                 stride[value] = step
                 changed = True
         return changed
-
-    def _scope(self, value: Value) -> Scope:
-        op = value.op
-        if op is Op.CONST or op is Op.MEMORY:
-            return Scope.CONSTANT
-        if op in _GRID_LEAVES:
-            return Scope.GRID
-        if op is Op.ID:
-            return self._id_scope(value)
-        if op is Op.LOAD:
-            return max(self._join(value.args), self._memory_scope(value))
-        if op is Op.ATOMIC:
-            return Scope.VARYING
-        if op is Op.SUBGROUP:
-            return self._collective_scope(value)
-        if op is Op.PARAM:
-            return self._param_scope(value)
-        if op is Op.RESULT:
-            return self._result_scope(value)
-        return self._join(value.args)
 
     def _join(self, operands: tuple[Value, ...]) -> Scope:
         """The scope over which all operands are the same; what is not known yet is the best."""
@@ -217,16 +221,16 @@ class _Analysis:
             return Scope.WORKGROUP
         return Scope.SUBGROUP if self._rows else Scope.VARYING
 
-    def _memory_scope(self, value: Value) -> Scope:
-        """How uniform a load at a constant address is."""
+    def _load_scope(self, value: Value) -> Scope:
         space = value.memory.space
+        address = self._join(value.args)
         if space is Space.TABLE:
-            return Scope.CONSTANT
+            return address
         if space is Space.LOCAL:
             return Scope.VARYING
         if space is Space.SHARED or self._view(value) in self._written:
-            return Scope.SUBGROUP
-        return Scope.GRID
+            return max(address, Scope.SUBGROUP)
+        return max(address, Scope.GRID)
 
     def _collective_scope(self, value: Value) -> Scope:
         if value.attr in _UNIFORM_COLLECTIVES:

@@ -433,8 +433,6 @@ class _Verifier:
                 self._law(fit, end, "has the types of the loop's parameters")
         if place.owner is None:
             self._law(not place.region.params, end, "a kernel has no carried values")
-            final = end.op in (Op.YIELD, Op.RETURN)
-            self._law(final, end, "a kernel ends in yield or return")
 
     def _yield(self, place: Place, flowing: list[DType | None]) -> None:
         end = place.region.end

@@ -89,6 +89,7 @@ def each_subgroup(code: Code, body: Callable[[str], None]) -> None:
         w.open(after)
         return
     slot, loop, out = w.slot("i32"), w.label(), w.label()
+    outside = dict(code.ids)
     w.do(f"store i32 0, ptr {slot}")
     w.open(loop)
     number = w.let(f"load i32, ptr {slot}")
@@ -99,7 +100,7 @@ def each_subgroup(code: Code, body: Callable[[str], None]) -> None:
     w.do(f"store i32 {following}, ptr {slot}")
     w.branch(w.let(f"icmp eq i32 {following}, {count}"), out, loop)
     w.open(out)
-    _locate(code, "0")
+    code.ids.update(outside)
 
 
 def _locate(code: Code, number: str) -> None:
@@ -186,9 +187,13 @@ class _Group:
             self._carry(self.code.results.get(node, []), end)
             self.w.jump(exit_)
         else:
-            self._carry(list(node.regions[0].params), end)
+            self._carry(self._params(node), end)
             self.w.jump(header)
         return False
+
+    def _params(self, node: Value) -> list[Value]:
+        """The carried values that something reads."""
+        return [param for param in node.regions[0].params if param in self.code.used]
 
     def _carry(self, targets: list[Value], flow: Value) -> None:
         """What is the same in the workgroup to the slots of parameters or results."""
@@ -229,11 +234,11 @@ class _Group:
     def _loop(self, node: Value) -> bool:
         body = node.regions[0]
         header, exit_ = self.w.label(), self.w.label()
-        self._carry(list(body.params), node)
+        self._carry(self._params(node), node)
         self.w.open(header)
         self._loops.append((node, header, exit_))
         self.code.values.enter()
-        self._fetch(list(body.params))
+        self._fetch(self._params(node))
         self._region(body)
         self.code.values.leave()
         self._loops.pop()

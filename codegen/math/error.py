@@ -2,6 +2,9 @@
 
 erf: an odd polynomial near 0; beyond it 1 - exp(-p(|x|)) with a polynomial p, since the logarithm
 of erfc is close to one.
+
+erfc: 1 - erf near 0; beyond it exp(-x**2), with x**2 to twice the precision, times a function that
+varies slowly in (x - p) / (x + p) (Schonfelder 1978).
 """
 
 from __future__ import annotations
@@ -24,14 +27,14 @@ class _Table:
 
     Attributes:
         split: where the two ways of erf meet.
-        near: erf(x) / x - 1 in z = x**2 below the split; relative error of erf 2**-30, 2**-@.
+        near: erf(x) / x - 1 in z = x**2 below the split; relative error of erf 2**-30, 2**-55.5.
         limit: erf rounds to 1 from here on.
         far: -log(erfc(x)) / x from the split to the limit; relative error of erf 2**-30.3, 2**-59.
-        pole: p in scaled.
+        pole: p in the next ones.
         last: erfc rounds to 0 from here on.
-        start, scaled: exp(x**2) erfc(x) (1 + 3/2 x) in t = (x - p) / (x + p) for x from 0.45 to last; relative
-            error 2**-26.7, 2**-57.3. `start` is its value at 0, high and low part, and `scaled` the
-            rest divided by t.
+        start, scaled: exp(x**2) erfc(x) (1 + 3/2 x) = start + t scaled(t), the former a high and a
+            low part, in t = (x - p) / (x + p) for x from 0.45 to last; relative error 2**-26.7,
+            2**-57.3.
     """
 
     split: float
@@ -58,7 +61,7 @@ _TABLES: Final[dict[DType, _Table]] = {
         ),
         4.0,
         (
-            1.1286485e+00,
+            1.1286485e00,
             6.351512e-01,
             1.0623704e-01,
             -2.3762185e-02,

@@ -177,9 +177,7 @@ def _log_or_double(a: Num, w: Num, rest: Num) -> Num:
     """log(1 + w + rest), or log(2 a) where a is so large that this is the same."""
     huge = a > 2.0 ** (a.format.precision + 2)
     zero = a.of(0.0)
-    return log1p_of_sum(
-        select(huge, a, w), select(huge, zero, rest), select(huge, a.of(1.0), zero)
-    )
+    return log1p_of_sum(select(huge, a, w), select(huge, zero, rest), select(huge, a.of(1.0), zero))
 
 
 def atanh(x: Num) -> Num:

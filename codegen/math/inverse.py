@@ -1,7 +1,7 @@
 """asin, acos, atan, atan2.
 
-asin and acos: an odd polynomial up to 1/2; beyond it asin x = pi/2 - 2 asin sqrt((1 - x) / 2), where
-the subtraction is exact. atan: an odd polynomial up to 1; beyond it atan x = pi/2 - atan(1 / x).
+asin and acos: an odd polynomial up to 1/2; beyond it asin x = pi/2 - 2 asin sqrt((1 - x) / 2),
+whose subtraction is exact. atan: an odd polynomial up to 1; beyond it atan x = pi/2 - atan(1 / x).
 """
 
 from __future__ import annotations

@@ -217,7 +217,7 @@ def horner(x: Num, coefficients: Sequence[float]) -> Num:
 
 
 def with_sign(magnitude: Num, sign: Num) -> Num:
-    """A number with the sign bit of another set as well: for results that share a sign but for 0."""
+    """A number with the sign bit of another set as well, for results that have it but at 0."""
     mask = magnitude.format.sign_bit
     return (magnitude.bits() | (sign.bits() & mask)).reinterpret(magnitude.dtype)
 

@@ -1,8 +1,9 @@
 """Spellings: types, constants, and the operations that are one instruction or a fixed few.
 
 In a form ``{d}`` is the result and ``{0}``, ``{1}``, ``{2}`` are the operands; ``{t}`` is the type
-in arithmetic (``s32``), ``{b}`` the kind of register (``b32``), ``{n}`` the type's width; ``{x}``
-is one more register like the result, ``{p}`` a predicate, ``{nan}`` a NaN.
+in arithmetic (``s32``), ``{b}`` the kind of register (``b32``), ``{n}`` the type's width and
+``{rest}`` what it lacks of 32; ``{x}`` is one more register like the operands', ``{p}`` a
+predicate, ``{nan}`` a NaN.
 
 Integers of 8 and 16 bits live in 32-bit registers, extended by their sign. What may leave their
 range (`WRAPS`) is brought back by `Spelling.narrow`.
@@ -34,7 +35,7 @@ from khaljit.tracer.dtypes import (
 )
 from khaljit.tracer.ops import Op
 
-__all__ = ["COMBINE", "TYPES", "WRAPS", "Spelling", "form", "literal"]
+__all__ = ["COMBINE", "TYPES", "WRAPS", "Spelling", "form", "literal", "nan"]
 
 
 @final
@@ -109,15 +110,9 @@ _MULHI: Final = {
     False: "mul.hi.{t} {d}, {0}, {1};",
 }
 _REVERSE: Final = {
-    True: "brev.b32 {d}, {0};\nshr.{t} {d}, {d}, 32 - {n};",
+    True: "brev.b32 {d}, {0};\nshr.{t} {d}, {d}, {rest};",
     False: "brev.{b} {d}, {0};",
 }
-# 32-bit amounts; the instructions take those past the width as the width.
-_SHIFTS: Final = {
-    Op.SHL: "shl.{b} {d}, {0}, {1};",
-    Op.SHR: "shr.{t} {d}, {0}, {1};",
-}
-
 # Rounding is spelled out everywhere: without it the assembler fuses products and sums.
 _FLOAT: Final = {
     **_COMPARISONS,
@@ -210,7 +205,6 @@ def _table() -> dict[tuple[Op, DType], str]:
         small = dtype.bits < 32
         add(dtype, _INTEGER)
         add(dtype, _SIGNED if dtype.is_signed else _UNSIGNED)
-        add(dtype, _SHIFTS)
         add(dtype, {Op.MULHI: _MULHI[small], Op.REVERSE_BITS: _REVERSE[small]})
     for dtype in (f32, f64):
         add(dtype, _FLOAT)

@@ -19,6 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import final
 
+import numpy as np
+
 from khaljit.codegen.caps import Caps
 from khaljit.codegen.writing import Writer
 from khaljit.tracer.build import constant
@@ -130,12 +132,19 @@ def _natural(use: _Use, caps: Caps) -> DType | None:
     if dtype not in caps.machine or dtype.size < 2:
         return None
     for memory in use.memories:
-        if memory.element.align % dtype.size:
+        if memory.element.align % dtype.size or not _can_be_constants(memory, dtype):
             return None
     for access in use.accesses:
         if access.access.leaf % dtype.size or not _has_atomic(access, caps):
             return None
     return dtype
+
+
+def _can_be_constants(memory: Memory, dtype: DType) -> bool:
+    """Whether a table can be written in its own type: there are no constants past the finite."""
+    if memory.data is None or not dtype.is_float:
+        return True
+    return bool(np.isfinite(np.frombuffer(memory.data, dtype.numpy)).all())
 
 
 def _accessed(access: Value) -> DType:

@@ -14,17 +14,19 @@ A lane that asks for the value of one outside its subgroup gets its own.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Final
 
 from khaljit.codegen.caps import Caps
+from khaljit.codegen.webgpu.expansions import halves, joined
 from khaljit.codegen.writing import Writer
-from khaljit.tracer.dtypes import DType, bool_, i32, i64, u32
+from khaljit.tracer.dtypes import DType, bool_, f16, f32, i32, i64, u32
 from khaljit.tracer.errors import CapabilityError
-from khaljit.tracer.ir import Access, Element, Memory, Space, Trace, Value, effects, values
+from khaljit.tracer.ir import Access, Element, Memory, Space, Trace, Value, values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.rewriting import Rewriter
-from khaljit.tracer.uniformity import Scope, Uniformity, analyse
+from khaljit.tracer.uniformity import Scope, analyse
 
 __all__ = ["compose_collectives"]
 
@@ -74,8 +76,8 @@ def _identity(name: str, dtype: DType) -> float | int:
     return {"mul": 1, "and": -1}.get(name, 0)
 
 
-class _Collectives(Rewriter):
-    """What both ways have in common: `taken` gives the value of another lane."""
+class _Collectives(Rewriter, ABC):
+    """What both ways have in common."""
 
     def __init__(self, trace: Trace, caps: Caps) -> None:
         super().__init__(trace)
@@ -83,48 +85,249 @@ class _Collectives(Rewriter):
         self.caps: Final = caps
         self.write: Final = Writer(self.builder, self._plain)
         self.count: Final = trace.workgroup[0] * trace.workgroup[1] * trace.workgroup[2]
+        self._uniformity: Final = analyse(trace, rows=False)
 
     def _plain(self, op: Op, args: tuple[Value, ...], dtype: DType | None) -> Value:
         return self.builder.pure(op, args, None, dtype)
 
-    def id(self, name: str) -> Value:
-        """An id of the machine, as u32."""
-        return self.write.bits(self.builder.pure(Op.ID, attr=(name, 0), dtype=i32))
+    # What a way provides. Lanes are u32.
+
+    @abstractmethod
+    def lane(self) -> Value:
+        """The lane that asks."""
+
+    @abstractmethod
+    def size(self) -> Value:
+        """Lanes of a whole subgroup."""
+
+    @abstractmethod
+    def vote(self, value: Value, operand: Value) -> Value:
+        """``any``, ``all`` or ``ballot``."""
+
+    @abstractmethod
+    def moved(self, value: Value, operand: Value, source: Value) -> Value:
+        """The operand as another lane has it."""
+
+    @abstractmethod
+    def combined(self, value: Value, operand: Value, prefix: str, name: str) -> Value:
+        """A reduction or scan."""
+
+    # Common.
 
     def effect(self, value: Value, args: tuple[Value, ...]) -> Value | None:
+        if value.op is Op.BARRIER and value.attr == "subgroup":
+            return self._barrier(value)
         if value.op is not Op.SUBGROUP:
             return super().effect(value, args)
-        name = str(value.attr)
+        w, name = self.write, str(value.attr)
         if name == "elect":
-            return self.write.eq(self.lane(), 0)
+            return w.eq(self.lane(), 0)
         operand = args[0]
         if name in ("any", "all", "ballot"):
             return self.vote(value, operand)
         if operand.dtype is bool_:
-            moved = self.collective(value, self.write.cast(operand, u32), args[1:])
-            return self.write.ne(moved, 0)
-        return self.collective(value, operand, args[1:])
+            return w.ne(self._collective(value, w.cast(operand, u32), args[1:]), 0)
+        if operand.dtype is f16:
+            return w.cast(self._collective(value, w.cast(operand, f32), args[1:]), f16)
+        return self._collective(value, operand, args[1:])
 
-    def source(self, name: str, operand: Value) -> Value:
-        """The lane to read from, as u32: its own where the other is outside."""
+    def _collective(self, value: Value, operand: Value, more: tuple[Value, ...]) -> Value:
+        name = str(value.attr)
+        if name == "broadcast_first":
+            return self.moved(value, operand, self.write.const(u32, 0))
+        if name in _SOURCES:
+            return self.moved(value, operand, self._source(name, more[0]))
+        prefix, _, name = name.rpartition("_")
+        return self.combined(value, operand, prefix, name)
+
+    def _source(self, name: str, operand: Value) -> Value:
+        """The lane to read from: its own where the other is outside."""
         w, lane = self.write, self.lane()
-        if operand.type.bits == 32:
-            other = _SOURCES[name](w, lane, w.bits(operand))
-            return w.select(w.lt(other, self.size()), other, lane)
-        signed = operand.type.is_signed
-        wide = w.cast(w.cast(lane, i32), i64)
-        other = _SOURCES[name](w, wide, w.cast(operand, i64) if signed else w.bits64(operand))
-        inside = w.and_(w.ge(other, 0), w.lt(other, w.cast(self.size(), i64)))
-        return w.select(inside, w.cast(other, u32), lane)
+        other = _SOURCES[name](w, lane, self._distance(operand))
+        return w.select(w.lt(other, self.size()), other, lane)
+
+    def _distance(self, operand: Value) -> Value:
+        """A lane or distance modulo 2^32, brought to where no sum with a lane wraps inside."""
+        w = self.write
+        if not operand.type.is_signed:
+            return w.cast(w.min(operand, 255), u32)
+        if operand.type.bits == 64:
+            operand = w.max(w.min(operand, 255), -256)
+        return w.bits(w.cast(operand, i32))
+
+    def _barrier(self, value: Value) -> Value:
+        if "barrier" in self.caps.collectives:
+            return self.builder.effect(Op.BARRIER, (), value.attr)
+        self.together(value)
+        return self.builder.effect(Op.BARRIER, (), "workgroup")
+
+    def together(self, value: Value) -> None:
+        """Refuse what not all of the workgroup reach together."""
+        if self._uniformity.reach[value] > Scope.WORKGROUP:
+            raise CapabilityError(
+                f"{self.caps.name} has no {value.attr} of a subgroup, and can make up for it "
+                "only where the whole workgroup comes together",
+                at=value.at,
+                mend="move it out of the branch or loop",
+            )
+
+
+class _Composed(_Collectives):
+    """By the machine's own subgroups."""
+
+    def _id(self, name: str) -> Value:
+        return self.write.bits(self.builder.pure(Op.ID, attr=(name, 0), dtype=i32))
 
     def lane(self) -> Value:
-        raise NotImplementedError
+        return self._id("lane")
 
     def size(self) -> Value:
-        raise NotImplementedError
+        return self._id("subgroup_size")
 
     def vote(self, value: Value, operand: Value) -> Value:
-        raise NotImplementedError
+        return self.builder.effect(Op.SUBGROUP, (operand,), value.attr, value.dtype)
 
-    def collective(self, value: Value, operand: Value, more: tuple[Value, ...]) -> Value:
-        raise NotImplementedError
+    def moved(self, value: Value, operand: Value, source: Value) -> Value:
+        w = self.write
+        if operand.type.bits < 64:
+            return self.builder.effect(Op.SUBGROUP, (operand, source), "shuffle", operand.dtype)
+        parts = (self.moved(value, half, source) for half in halves(w, w.bits(operand)))
+        return w.bitcast(joined(w, *parts), operand.type)
+
+    def combined(self, value: Value, operand: Value, prefix: str, name: str) -> Value:
+        native = value.attr in self.caps.collectives and operand.type.bits < 64
+        if native and not (operand.type.is_float and name in ("min", "max")):
+            return self.builder.effect(Op.SUBGROUP, (operand,), value.attr, operand.dtype)
+        w, lane = self.write, self.lane()
+        total, distance = operand, 1
+        while distance < _WIDEST:
+            inside = w.ge(lane, distance)
+            before = self.moved(value, total, w.select(inside, w.sub(lane, distance), lane))
+            total = w.select(inside, w.op(_OPS[name], before, total), total)
+            distance *= 2
+        if prefix == "inclusive":
+            return total
+        if prefix == "exclusive":
+            first = w.eq(lane, 0)
+            before = self.moved(value, total, w.select(first, lane, w.sub(lane, 1)))
+            return w.select(first, _identity(name, operand.type), before)
+        return self.moved(value, total, self._last())
+
+    def _last(self) -> Value:
+        """The last lane that there is in this subgroup."""
+        w, size = self.write, self.size()
+        if self.count % _WIDEST == 0:
+            return w.sub(size, 1)
+        left = w.sub(self.count, w.mul(self._id("subgroup"), size))
+        return w.sub(w.min(left, size), 1)
+
+
+class _Emulated(_Collectives):
+    """Through workgroup memory."""
+
+    def __init__(self, trace: Trace, caps: Caps) -> None:
+        super().__init__(trace, caps)
+        assert trace.workgroup is not None
+        size = trace.workgroup[0] & -trace.workgroup[0]
+        self._size: Final = min(size, _EMULATED)
+        self._scratch: Final[dict[DType, Value]] = {}
+        self._number = 1 + max(
+            (
+                value.attr.number
+                for value in values(trace.body)
+                if isinstance(value.attr, Memory) and value.attr.space is Space.SHARED
+            ),
+            default=-1,
+        )
+
+    def pure(self, value: Value, args: tuple[Value, ...]) -> Value:
+        if value.op is not Op.ID or not isinstance(value.attr, tuple):
+            return self.copy(value, args)
+        name = value.attr[0]
+        if name not in _IDS:
+            return self.copy(value, args)
+        ids = {
+            "lane": self.lane,
+            "subgroup": lambda: self.write.op(Op.TRUNCDIV, self._index(), self._size),
+            "num_subgroups": lambda: self.write.const(u32, self.count // self._size),
+            "subgroup_size": self.size,
+        }
+        return self.write.bitcast(ids[name](), value.type)
+
+    def _index(self) -> Value:
+        return self.write.bits(self.builder.pure(Op.ID, attr=("local_index", 0), dtype=i32))
+
+    def lane(self) -> Value:
+        return self.write.and_(self._index(), self._size - 1)
+
+    def size(self) -> Value:
+        return self.write.const(u32, self._size)
+
+    def _shown(self, value: Value, operand: Value) -> Value:
+        """The scratch array after every lane has put its operand there."""
+        self.together(value)
+        dtype = operand.type
+        if dtype not in self._scratch:
+            number = self._number + len(self._scratch)
+            memory = Memory(Space.SHARED, number, Element.scalar(dtype), (self.count,))
+            self._scratch[dtype] = self.builder.memory(memory)
+        scratch = self._scratch[dtype]
+        self.builder.effect(Op.BARRIER, (), "workgroup")
+        self.builder.store(scratch, (self._place(self._index()),), operand, _PLAIN)
+        self.builder.effect(Op.BARRIER, (), "workgroup")
+        return scratch
+
+    def _place(self, position: Value) -> Value:
+        """A position in the scratch array as an offset."""
+        width = i32 if self.trace.index_bits == 32 else i64
+        return self.write.cast(self.write.bitcast(position, i32), width)
+
+    def _read(self, scratch: Value, lane: Value, dtype: DType) -> Value:
+        first = self.write.and_(self._index(), ~(self._size - 1) & 0xFFFFFFFF)
+        place = self._place(self.write.add(first, lane))
+        return self.builder.load(scratch, (place,), dtype, _PLAIN)
+
+    def moved(self, value: Value, operand: Value, source: Value) -> Value:
+        return self._read(self._shown(value, operand), source, operand.type)
+
+    def vote(self, value: Value, operand: Value) -> Value:
+        w, name = self.write, str(value.attr)
+        bits = w.cast(operand, u32)
+        if name == "ballot":
+            return self._over(value, w.shl(bits, self.lane()), Op.OR, "", 0)
+        found = self._over(value, bits, Op.OR if name == "any" else Op.AND, "", 0)
+        return w.ne(found, 0)
+
+    def combined(self, value: Value, operand: Value, prefix: str, name: str) -> Value:
+        return self._over(value, operand, _OPS[name], prefix, _identity(name, operand.type))
+
+    def _over(
+        self, value: Value, operand: Value, op: Op, prefix: str, start: float | int
+    ) -> Value:
+        """Go through the lanes in order: all, or those up to or below the one that asks."""
+        w, dtype = self.write, operand.type
+        scratch = self._shown(value, operand)
+        begun = prefix != "exclusive"
+        zero = w.const(u32, 0)
+        initial = self._read(scratch, zero, dtype) if begun else w.const(dtype, start)
+        lane, total = self.builder.open((u32, dtype))
+        self._leave_if(w.ge(lane, self._size), total)
+        one = self._read(scratch, lane, dtype)
+        taken = {
+            "": w.ge(lane, 0),
+            "inclusive": w.le(lane, self.lane()),
+            "exclusive": w.lt(lane, self.lane()),
+        }[prefix]
+        following = w.select(taken, w.op(op, total, one), total)
+        self.builder.end(Op.CONTINUE, (w.add(lane, 1), following))
+        first = (w.const(u32, int(begun)), initial)
+        (result,) = self.builder.loop(first, self.builder.close(), (dtype,))
+        return result
+
+    def _leave_if(self, condition: Value, result: Value) -> None:
+        self.builder.open()
+        self.builder.end(Op.BREAK, (result,))
+        leave = self.builder.close()
+        self.builder.open()
+        self.builder.end(Op.YIELD)
+        self.builder.if_(condition, leave, self.builder.close())

@@ -95,7 +95,7 @@ class _Launch(Rewriter):
             return self.builder.const(self._width, self._size[axis])
         if self._fold:
             if name == "num_workgroups":
-                return self._grid("groups", axis, self._width)
+                return w.cast(w.bitcast(self._grid("groups", axis, u32), i32), self._width)
             if name == "workgroup":
                 return w.cast(self._folded()[axis], self._width)
             if name == "global":

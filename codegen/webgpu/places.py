@@ -12,7 +12,7 @@ from khaljit.codegen.rounding import f16_to_f32, f32_to_f16
 from khaljit.codegen.webgpu.cells import Cell, Form, Part
 from khaljit.codegen.webgpu.expansions import EXTREMES, halves, joined, wrapped
 from khaljit.codegen.writing import Writer
-from khaljit.tracer.dtypes import DType, bool_, f16, f32, u32, u64
+from khaljit.tracer.dtypes import DType, bool_, f16, f32, i32, u32, u64
 from khaljit.tracer.errors import CapabilityError, Site
 from khaljit.tracer.ir import Access, AtomicAccess, Space, Value
 from khaljit.tracer.ops import Op
@@ -75,7 +75,7 @@ class Places:
         return tuple(
             self._write.builder.load(
                 place.memory,
-                (index if k == 0 else self._write.add(index, k),),
+                (self._offset(index if k == 0 else self._write.add(index, k)),),
                 place.cell.dtype,
                 _PLAIN,
             )
@@ -127,7 +127,11 @@ class Places:
             self._exchanged(place, lambda word: self._inserted(place, word, value))
 
     def _put(self, place: Place, index: Value, value: Value) -> None:
-        self._write.builder.store(place.memory, (index,), value, _PLAIN)
+        self._write.builder.store(place.memory, (self._offset(index),), value, _PLAIN)
+
+    def _offset(self, index: Value) -> Value:
+        """A cell's number as accesses have it."""
+        return self._write.bitcast(index, i32)
 
     def _encoded(self, place: Place, value: Value) -> Value:
         """The bits of a scalar of up to 32, in the low ones of a word."""
@@ -272,12 +276,12 @@ class Places:
 
     def _atomic_word(self, place: Place, kind: str, operands: tuple[Value, ...]) -> Value:
         access = AtomicAccess(checked=False, flat=True, kind=kind)
-        args = (place.memory, place.part.index, *operands)
+        args = (place.memory, self._offset(place.part.index), *operands)
         return self._write.builder.effect(Op.ATOMIC, args, access, u32)
 
     def _effect(self, place: Place, kind: str, operands: tuple[Value, ...]) -> Value:
         access = AtomicAccess(checked=False, flat=True, kind=kind)
-        args = (place.memory, place.part.index, *operands)
+        args = (place.memory, self._offset(place.part.index), *operands)
         return self._write.builder.effect(Op.ATOMIC, args, access, place.cell.dtype)
 
     def _refuse(self, place: Place, kind: str) -> NoReturn:

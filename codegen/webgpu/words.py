@@ -106,7 +106,8 @@ class _Words(Rewriter):
                 arrays[binding] = ArrayParam(
                     param.name, cell.memory, True, False, binding, binding
                 )
-        return replace(trace, arrays=tuple(arrays[binding] for binding in sorted(arrays)))
+        bound = tuple(arrays[binding] for binding in sorted(arrays))
+        return replace(trace, arrays=bound, index_bits=32)
 
     def dtype(self, dtype: DType) -> DType:
         return HELD.get(dtype, dtype)
@@ -121,6 +122,8 @@ class _Words(Rewriter):
             assert isinstance(value.attr, int)
             source = Source(op.value, value.memory.number, value.attr)
             return self._parameters.value(self.builder, source, value.type, value.type)
+        if op is Op.SCALAR:
+            return self._scalar(value)
         if op is Op.CONST and value.dtype in HELD:
             assert isinstance(value.attr, int)
             number = to_number(value.type, value.attr)
@@ -132,6 +135,15 @@ class _Words(Rewriter):
         if not args or value.dtype is None:
             return self.copy(value, args)
         return self._computed(op, args, value.args[-1].type, value.type)
+
+    def _scalar(self, value: Value) -> Value:
+        """A parameter; what is no machine type of 32 or 64 bits comes in a word."""
+        assert isinstance(value.attr, int)
+        if value.dtype is bool_:
+            return self._write.ne(self.builder.scalar(value.attr, u32), 0)
+        if value.dtype is f16:
+            return self._bitcast(self.builder.scalar(value.attr, u32), u16, f16)
+        return self.builder.scalar(value.attr, self.dtype(value.type))
 
     def _cell(self, memory: Value) -> Cell:
         assert isinstance(memory.attr, Memory)

@@ -117,11 +117,11 @@ class Device(ABC):
         """Where a buffer begins; a number that tells its alignment."""
 
     @abstractmethod
-    def read(self, array: Array) -> np.ndarray[Any, Any]:
+    def read(self, array: Array[Any]) -> np.ndarray[Any, Any]:
         """The elements of an array, once all work on them is done."""
 
     @abstractmethod
-    def write(self, array: Array, values: Any) -> None:
+    def write(self, array: Array[Any], values: Any) -> None:
         """Replace the elements of an array."""
 
     @abstractmethod
@@ -134,27 +134,25 @@ class Device(ABC):
 
     # What follows from that.
 
-    def empty(self, shape: int | tuple[int, ...], dtype: DType | VectorType = f32) -> Array:
-        """A new array whose elements are undefined."""
+    def empty(self, shape: int | tuple[int, ...], dtype: Any = f32) -> Array[Any]:
+        """A new array whose elements are undefined; ``dtype`` is a dtype or a vector type."""
         extents = _shape(shape)
         size = dtype.count * dtype.dtype.size if isinstance(dtype, VectorType) else dtype.size
         steps = list(itertools.accumulate((size, *reversed(extents)), operator.mul))
         strides = tuple(reversed(steps[:-1]))
         return Array(self, self.allocate(steps[-1]), dtype, extents, strides)
 
-    def zeros(self, shape: int | tuple[int, ...], dtype: DType | VectorType = f32) -> Array:
+    def zeros(self, shape: int | tuple[int, ...], dtype: Any = f32) -> Array[Any]:
         """A new array of zeros."""
         return self.full(shape, 0, dtype)
 
-    def full(
-        self, shape: int | tuple[int, ...], value: Any, dtype: DType | VectorType = f32
-    ) -> Array:
+    def full(self, shape: int | tuple[int, ...], value: Any, dtype: Any = f32) -> Array[Any]:
         """A new array with one value in every element."""
         array = self.empty(shape, dtype)
         array.fill(value)
         return array
 
-    def array(self, values: Any, dtype: DType | VectorType | None = None) -> Array:
+    def array(self, values: Any, dtype: Any = None) -> Array[Any]:
         """A new array with the elements of an array-like; of a vector type its last axis.
 
         Python floats become f32 and Python ints i32, as in kernels; NumPy arrays keep their type.

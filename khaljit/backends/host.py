@@ -28,11 +28,11 @@ class HostDevice(Device):
         """The address of the first byte."""
         return int(buffer.ctypes.data)
 
-    def read(self, array: Array) -> np.ndarray[Any, Any]:
+    def read(self, array: Array[Any]) -> np.ndarray[Any, Any]:
         """A copy of the elements."""
         return view(array).copy()
 
-    def write(self, array: Array, values: Any) -> None:
+    def write(self, array: Array[Any], values: Any) -> None:
         """Copy elements in."""
         view(array)[...] = values
 
@@ -40,7 +40,7 @@ class HostDevice(Device):
         """Nothing to wait for: a launch on the host returns when it is done."""
 
 
-def view(array: Array) -> np.ndarray[Any, Any]:
+def view(array: Array[Any]) -> np.ndarray[Any, Any]:
     """A khaljit array in host memory as NumPy sees it, on the same memory."""
     dtype = host_dtype(array.dtype)
     shape = host_shape(array)

@@ -88,6 +88,9 @@ _VECTORS: Final = {
 }
 
 
+VECTORS: Final = tuple(_VECTORS.values())
+
+
 def vec(count: int, dtype: DType) -> VectorType:
     """The vector type of 2 to 4 components of a dtype.
 

@@ -1,0 +1,55 @@
+"""What the expansions promise: the largest error of each function, in units in the last place.
+
+An error is |result - exact| in ulps of the exact result: the distance between neighbouring floats
+there, subnormals included. The bounds stand a little above the worst that was measured, over f32
+inputs in steps of 61 and over millions of f64 inputs dense where errors are largest. For
+negative x, lgamma's error counts in ulps of lgamma(|x|) or 1 if those are larger: next to its
+zeros between negative integers only the absolute error is small.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from khaljit.tracer.dtypes import DType, f32, f64
+from khaljit.tracer.ops import Op
+
+__all__ = ["bound"]
+
+# Of f32 and of f64.
+_BOUNDS: Final[dict[Op, tuple[float, float]]] = {
+    Op.EXP: (1.05, 1.05),
+    Op.EXP2: (0.95, 0.95),
+    Op.EXP10: (1.0, 1.0),
+    Op.EXPM1: (1.1, 1.1),
+    Op.LOG: (0.9, 0.9),
+    Op.LOG2: (1.0, 1.0),
+    Op.LOG10: (1.0, 1.0),
+    Op.LOG1P: (0.95, 0.95),
+    Op.POW: (1.15, 1.15),
+    Op.RSQRT: (1.5, 1.5),
+    Op.CBRT: (0.8, 0.8),
+    Op.HYPOT: (1.25, 1.25),
+    Op.SIN: (1.6, 1.6),
+    Op.COS: (1.6, 1.6),
+    Op.TAN: (1.3, 1.3),
+    Op.ASIN: (1.2, 1.2),
+    Op.ACOS: (1.2, 1.2),
+    Op.ATAN: (1.6, 1.6),
+    Op.ATAN2: (1.75, 1.75),
+    Op.SINH: (1.3, 1.3),
+    Op.COSH: (1.75, 1.4),
+    Op.TANH: (1.5, 1.5),
+    Op.ASINH: (1.3, 1.3),
+    Op.ACOSH: (1.0, 1.0),
+    Op.ATANH: (1.0, 1.0),
+    Op.ERF: (1.1, 1.1),
+    Op.ERFC: (1.7, 1.7),
+    Op.TGAMMA: (4.0, 4.0),
+    Op.LGAMMA: (4.0, 4.0),
+}
+
+
+def bound(op: Op, dtype: DType) -> float:
+    """The largest error of an elementary function of f32 or f64 operands, in ulps."""
+    return _BOUNDS[op][(f32, f64).index(dtype)]

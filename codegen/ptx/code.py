@@ -1,0 +1,117 @@
+"""What all parts of the code generator share: the trace, its analyses, and where things are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, final
+
+from khaljit.codegen.layout import ParameterBlock
+from khaljit.codegen.ptx.arch import Architecture
+from khaljit.codegen.ptx.combine import Group
+from khaljit.codegen.ptx.forms import TYPES, literal
+from khaljit.codegen.ptx.pointers import Plan
+from khaljit.codegen.ptx.writer import Writer
+from khaljit.tracer.dtypes import DType, bf16, bool_, f16, i32, i64
+from khaljit.tracer.ir import Memory, Region, Space, Trace, Value, values
+from khaljit.tracer.ops import Op
+from khaljit.tracer.uniformity import Uniformity
+
+__all__ = ["FULL_WARP", "PARAMETERS", "WARP", "Code"]
+
+WARP: Final = 32
+FULL_WARP: Final = "0xffffffff"
+PARAMETERS: Final = "params"  # the parameter block's name in the text
+
+_NO_IMMEDIATES: Final = frozenset({bool_, f16, bf16})
+
+
+@final
+@dataclass(slots=True)
+class Code:
+    """The state of one kernel's generation.
+
+    Attributes:
+        trace: what is generated.
+        architecture: what it is generated for.
+        folded: whether all workgroups are launched along x.
+        block: where parameters are.
+        w: writes the text.
+        uniformity: what is equal over which invocations.
+        items: for each region what is computed there, in order.
+        plan: the addresses of accesses.
+        groups: accesses that are done by one instruction.
+        written: array parameters that are written, the first of each view.
+        shape: invocations of a block of threads in x, y, z.
+        operands: the registers that hold values.
+        bases: the register or name where a memory begins.
+        spaces: the state space that a memory is in.
+        used: the values that something reads.
+        results: the results of each ``if`` and ``loop`` that something reads, by position.
+        files: source files that line information has named.
+        globals: definitions outside of the kernel.
+    """
+
+    trace: Trace
+    architecture: Architecture
+    folded: bool
+    block: ParameterBlock
+    uniformity: Uniformity
+    items: dict[Region, tuple[Value, ...]]
+    plan: Plan
+    groups: dict[Value, Group]
+    written: frozenset[int]
+    shape: tuple[int, int, int]
+    w: Writer = field(default_factory=Writer)
+    operands: dict[Value, str] = field(default_factory=dict)
+    bases: dict[tuple[Space, int], str] = field(default_factory=dict)
+    spaces: dict[tuple[Space, int], str] = field(default_factory=dict)
+    used: frozenset[Value] = frozenset()
+    results: dict[Value, list[Value]] = field(default_factory=dict)
+    files: dict[str, int] = field(default_factory=dict)
+    globals: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        order = values(self.trace.body)
+        self.used = frozenset(arg for value in order for arg in value.args)
+        for value in order:
+            if value.op is Op.RESULT:
+                self.results.setdefault(value.args[0], []).append(value)
+
+    @property
+    def index(self) -> DType:
+        """The type of ids and shapes."""
+        return i32 if self.trace.index_bits == 32 else i64
+
+    @property
+    def threads(self) -> int:
+        """Invocations of a block."""
+        return self.shape[0] * self.shape[1] * self.shape[2]
+
+    @property
+    def partial(self) -> bool:
+        """Whether the last warp of a block lacks some lanes."""
+        return self.threads % WARP != 0
+
+    def operand(self, value: Value) -> str:
+        """A value as an operand: a register or an immediate."""
+        if value.op is not Op.CONST:
+            return self.operands[value]
+        assert isinstance(value.attr, int)
+        text = literal(value.type, value.attr)
+        if value.dtype in _NO_IMMEDIATES:
+            return self.w.held(TYPES[value.type].register, text)
+        return text
+
+    def register(self, value: Value) -> str:
+        """A value in a register."""
+        return self.w.held(TYPES[value.type].register, self.operand(value))
+
+    def base(self, memory: Memory) -> str:
+        return self.bases[memory.space, memory.number]
+
+    def space(self, memory: Memory) -> str:
+        return self.spaces[memory.space, memory.number]
+
+    def parameter(self, offset: int, kind: str, type_: str | None = None) -> str:
+        """A scalar of the parameter block in a register of some kind."""
+        return self.w.let(kind, f"ld.param.{type_ or kind} {{d}}, [{PARAMETERS}+{offset}];")

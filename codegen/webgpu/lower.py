@@ -1,0 +1,141 @@
+"""From a legal trace to one in the machine's own terms, which SPIR-V and WGSL spell out.
+
+WebGPU has arrays of one type at bindings, no pointers, 32-bit integers and, where a device says
+so, a few types more. So what the row of the target takes (``codegen/caps.py``) is more than the
+machine has, and the difference is rewritten here, in this order:
+
+1. ``reports``: asserts become a compare-exchange on the report, one more array;
+2. ``launch``: the workgroup, the edge of the grid, workgroups counted along a line;
+3. ``collectives``: subgroup operations by others, or through workgroup memory;
+4. ``words``: memory in cells, narrow integers in words, guards as control flow, parameters;
+5. ``wide``: 64-bit integers in pairs, where the machine has none.
+
+This comes after the legaliser and not in it because it needs to know which arrays share a
+binding, which is no part of the trace.
+
+What comes out: values of the machine's types; accesses without guards, at offsets that count cells;
+parameters as ``SCALAR`` values alone, which have slots; ids of type ``i32``; TRUNCDIV and TRUNCMOD
+with good divisors, shifts in range, casts between machine types with operands in range; ``shuffle``
+with a lane in range; no asserts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import final
+
+from khaljit.codegen.caps import Caps
+from khaljit.codegen.webgpu.collectives import compose_collectives
+from khaljit.codegen.webgpu.interface import Binding, Interface, Slot
+from khaljit.codegen.webgpu.launch import launch
+from khaljit.codegen.webgpu.parameters import Parameters
+from khaljit.codegen.webgpu.reports import asserts, write_reports
+from khaljit.codegen.webgpu.wide import in_pairs
+from khaljit.codegen.webgpu.words import in_words
+from khaljit.tracer.dtypes import u64
+from khaljit.tracer.ir import Memory, Space, Trace, effects, values
+from khaljit.tracer.ops import Op
+
+__all__ = ["Lowered", "Variant", "lower"]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """What else a program depends on.
+
+    Attributes:
+        bindings: for each array parameter its binding, numbered from 0 without gaps; None gives
+            each its own. The host maps those that live in one buffer to one binding.
+        fold: see `Interface.folded`.
+        group: the workgroup of kernels that leave it to the backend.
+    """
+
+    bindings: tuple[int, ...] | None = None
+    fold: bool = False
+    group: tuple[int, int, int] = (64, 1, 1)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Lowered:
+    """A trace in the machine's terms.
+
+    Attributes:
+        trace: it; ``arrays`` are the bindings that it touches, by number.
+        slots: where each ``SCALAR`` stands in the block of parameters, by number.
+        interface: what the host has to do.
+        written: memories that are stored to.
+        atomic: memories with atomics on them.
+        shared: bytes of workgroup memory.
+    """
+
+    trace: Trace
+    slots: dict[int, Slot]
+    interface: Interface
+    written: frozenset[Memory]
+    atomic: frozenset[Memory]
+    shared: int
+
+
+def lower(trace: Trace, caps: Caps, variant: Variant) -> Lowered:
+    """Rewrite a legal trace for a device with the capabilities of ``caps``."""
+    whole, reports, arrays = trace.workgroup is None, asserts(trace), len(trace.arrays)
+    bindings = variant.bindings
+    if bindings is None:
+        bindings = tuple(range(arrays))
+    count = 1 + max(bindings, default=-1)
+    parameters = Parameters(trace)
+    trace = write_reports(trace)
+    trace = launch(trace, parameters, variant.group, variant.fold)
+    trace = compose_collectives(trace, caps)
+    all_bindings = (*bindings, count) if reports else bindings
+    trace = in_words(trace, caps, parameters, all_bindings, arrays)
+    if u64 not in caps.machine:
+        trace = in_pairs(trace, parameters)
+    trace = replace(trace, scalars=parameters.list())
+    slots, size = parameters.slots(trace)
+    atomic = _touched(trace, Op.ATOMIC)
+    written = _touched(trace, Op.STORE) | atomic
+    interface = Interface(
+        bindings=_bindings(trace, bindings, count, written),
+        report=count if reports else None,
+        uniform=count + reports if size > caps.immediates else None,
+        slots=tuple(sorted(slots.values(), key=lambda slot: slot.at)),
+        size=size,
+        folded=variant.fold,
+        whole=whole,
+    )
+    return Lowered(trace, slots, interface, written, atomic, _shared(trace))
+
+
+def _touched(trace: Trace, op: Op) -> frozenset[Memory]:
+    return frozenset(effect.memory for effect in effects(trace.body) if effect.op is op)
+
+
+def _bindings(
+    trace: Trace, bindings: tuple[int, ...], count: int, written: frozenset[Memory]
+) -> tuple[Binding, ...]:
+    memories = {array.memory.number: array.memory for array in trace.arrays}
+    return tuple(
+        Binding(
+            arrays=tuple(number for number, own in enumerate(bindings) if own == binding),
+            writable=memories.get(binding) in written,
+            size=_cell_size(memories.get(binding)),
+            used=binding in memories,
+        )
+        for binding in range(count)
+    )
+
+
+def _cell_size(memory: Memory | None) -> int:
+    return max(4, memory.element.size) if memory is not None else 4
+
+
+def _shared(trace: Trace) -> int:
+    shared = {
+        value.attr
+        for value in values(trace.body)
+        if isinstance(value.attr, Memory) and value.attr.space is Space.SHARED
+    }
+    return sum(memory.element.size * memory.count for memory in shared)
