@@ -49,6 +49,8 @@ class Caps:
         machine: where the generator carries some of ``dtypes`` in others, those it does not.
         collectives: subgroup operations that are taken as they are; others are composed.
         immediates: bytes of parameters that travel with a dispatch itself.
+        total_shifts: whether shifts are taken with any amount, past the width too.
+        fast: operations that kernels with ``fastmath`` may use besides.
     """
 
     name: str
@@ -64,10 +66,12 @@ class Caps:
     machine: frozenset[DType] = frozenset()
     collectives: frozenset[str] = frozenset()
     immediates: int = 0
+    total_shifts: bool = False
+    fast: frozenset[tuple[Op, DType]] = frozenset()
 
-    def takes(self, op: Op, dtype: DType) -> bool:
+    def takes(self, op: Op, dtype: DType, fastmath: bool = False) -> bool:
         """Whether an operation is taken as it is in a type."""
-        return (op, dtype) in self.ops
+        return (op, dtype) in self.ops or (fastmath and (op, dtype) in self.fast)
 
 
 # Operations of the LLVM targets by the kind of type. Shifts are taken with amounts below the width
@@ -198,9 +202,60 @@ def webgpu(
     )
 
 
+# CUDA, by the oldest architecture that a program runs on.
+_PTX_HALF_OPS: Final = (
+    _COMPARISONS | _ROUNDING | {Op.ADD, Op.SUB, Op.MUL, Op.FMA, Op.NEG, Op.ABS, Op.SELECT}
+)
+_PTX_EXTREMES: Final = frozenset({Op.MIN, Op.MAX, Op.MINIMUM, Op.MAXIMUM})
+_PTX_FAST: Final = frozenset(
+    {Op.RSQRT, Op.EXP, Op.EXP2, Op.EXP10, Op.LOG, Op.LOG2, Op.LOG10, Op.SIN, Op.COS, Op.TAN}
+)
+_MOVES: Final = frozenset({"load", "store", "exchange", "compare_exchange"})
+
+
+def _ptx(architecture: int, shared_kibibytes: int) -> Caps:
+    """The row of a CUDA architecture, such as 80 for ``sm_80``."""
+    ops = {(op, dtype) for dtype in INTEGERS for op in _INTEGER_OPS}
+    ops |= {(op, dtype) for dtype in (f32, f64) for op in _FLOAT_OPS}
+    ops |= {(op, bool_) for op in _BOOL_OPS}
+    ops |= {(op, f16) for op in _PTX_HALF_OPS | {Op.BITCAST}}
+    casts = {(a, b) for a in (*_WORDS, f16) for b in (*_WORDS, f16) if a is not b}
+    atomics = {(kind, t) for t in INTEGERS for kind in (ATOMICS if t.bits >= 32 else _MOVES)}
+    atomics |= {(kind, t) for t in (f32, f64) for kind in (*_MOVES, "add", "sub")}
+    atomics |= {(kind, f16) for kind in ("load", "store", "add", "sub")}
+    dtypes = {*_WORDS, f16}
+    if architecture >= 80:
+        dtypes.add(bf16)
+        ops |= {(op, t) for t in (f16, bf16) for op in _PTX_EXTREMES}
+        ops |= {(op, bf16) for op in (Op.FMA, Op.NEG, Op.ABS, Op.SELECT, Op.BITCAST)}
+        casts |= {(f32, bf16), (bf16, f32)}
+    if architecture >= 90:
+        ops |= {(op, bf16) for op in _PTX_HALF_OPS}
+        atomics |= {(kind, bf16) for kind in ("load", "store", "add", "sub")}
+    return Caps(
+        name=f"ptx:sm_{architecture}",
+        dtypes=frozenset(dtypes),
+        ops=frozenset(ops),
+        casts=frozenset(casts),
+        atomics=frozenset(atomics),
+        prints=False,
+        max_workgroup=1024,
+        max_workgroup_size=(1024, 1024, 64),
+        shared_bytes=shared_kibibytes << 10,
+        subgroups=(32,),
+        total_shifts=True,
+        fast=frozenset((op, f32) for op in _PTX_FAST),
+    )
+
+
 ROWS: Final = {
     caps.name: caps
     for caps in (
+        _ptx(75, 64),
+        _ptx(80, 163),
+        _ptx(90, 227),
+        _ptx(100, 227),
+        _ptx(120, 99),
         webgpu(),
         webgpu(frozenset(_WEBGPU_FEATURES)),
         _V1,

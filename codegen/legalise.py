@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NoReturn
 
-from khaljit.codegen import fused, integers, remainder, rounding
+from khaljit.codegen import fused, integers, remainder, rounding, widen
 from khaljit.codegen.atomics import atomics_on_bits
 from khaljit.codegen.caps import ROWS, Caps
 from khaljit.codegen.math.expand import expand
@@ -110,7 +110,8 @@ class _Elementary(Rewriter):
         self.caps: Final = caps
 
     def pure(self, value: Value, args: tuple[Value, ...]) -> Value:
-        if value.op not in MATH or self.caps.takes(value.op, value.type):
+        fastmath = self.trace.options.fastmath
+        if value.op not in MATH or self.caps.takes(value.op, value.type, fastmath):
             return self.copy(value, args)
         if value.dtype in (f16, bf16):  # taken by the target, yet its functions are those of f32
             wide = tuple(self.builder.cast(arg, f32) for arg in args)
@@ -156,14 +157,18 @@ class _Operations(Rewriter):
         """An operation on new values, expanded if the row lacks it."""
         if op is Op.CAST:
             assert dtype is not None
-            if (args[0].type, dtype) not in self.caps.casts:
-                self._refuse(f"cast from {args[0].type.name}", dtype)
+            if args[0].dtype is not dtype and (args[0].type, dtype) not in self.caps.casts:
+                if not {args[0].dtype, dtype} & widen.NARROW:
+                    self._refuse(f"cast from {args[0].type.name}", dtype)
+                return widen.cast(self.write, args[0], dtype)
             return self.builder.cast(args[0], dtype)
         works_in = args[1 if op is Op.SELECT else 0].type
         expansion = None
-        if op in _SHIFTS and not integers.in_width(args[1]):
+        if op in _SHIFTS and not self.caps.total_shifts and not integers.in_width(args[1]):
             expansion = _SHIFTS[op]
-        elif not self.caps.takes(op, works_in):
+        elif not self.caps.takes(op, works_in, self.trace.options.fastmath):
+            if works_in in widen.NARROW:
+                return widen.computed(self.write, op, args)
             expansion = (_FLOAT if works_in.is_float else _INTEGER).get(op)
             if expansion is None:
                 self._refuse(op.value, works_in)

@@ -60,9 +60,7 @@ def _device() -> Any:
     )
 
 
-def device_caps(
-    *leave_out: str, immediates: int | None = None, shared_bytes: int = 16384
-) -> Caps:
+def device_caps(*leave_out: str, immediates: int | None = None, shared_bytes: int = 16384) -> Caps:
     """The row of the device here, as if it had not some of its features."""
     features = frozenset(_device().features) - frozenset(leave_out)
     if immediates is None:
@@ -85,9 +83,9 @@ def _number(
     if source.kind in ("groups", "extent"):
         return grid[source.axis]
     if source.kind == "shape":
-        return arrays[source.number].shape[source.axis]
+        return int(arrays[source.number].shape[source.axis])
     align = trace.arrays[source.number].memory.element.align
-    return arrays[source.number].strides[source.axis] // align
+    return int(arrays[source.number].strides[source.axis]) // align
 
 
 def run(
@@ -110,9 +108,7 @@ def run(
     interface = program.interface
     assert interface is not None
     offsets = offsets or [0] * len(arrays)
-    block = interface.pack(
-        lambda source: _number(source, trace, arrays, scalars, offsets, grid)
-    )
+    block = interface.pack(lambda source: _number(source, trace, arrays, scalars, offsets, grid))
     if dispatch is None:
         dispatch = grid
         if interface.whole:
@@ -183,8 +179,7 @@ def _dispatch(
         return np.frombuffer(device.queue.read_buffer(buffers[binding]), np.uint8)
 
     outcome = [
-        read(k) if one.writable and one.used else None
-        for k, one in enumerate(interface.bindings)
+        read(k) if one.writable and one.used else None for k, one in enumerate(interface.bindings)
     ]
     report = read(interface.report)
     return outcome, np.zeros(8, np.int64) if report is None else report.view(np.int64)

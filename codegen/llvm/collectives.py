@@ -92,8 +92,7 @@ def _vote(code: Code, name: str, dtype: DType, operands: list[Held]) -> Held:
     if name == "all":
         against = lanes.without(code.mask, votes)
         return Held(dtype, w.let(f"xor i1 {lanes.any(against)}, true"))
-    cast_ = lanes.both(code.mask, votes)
-    assert cast_ is not None
+    cast_ = lanes.narrowed(code.mask, votes)
     if name == "any":
         return Held(dtype, lanes.any(cast_))
     return Held(dtype, lanes.bits(cast_, TYPES[dtype]))

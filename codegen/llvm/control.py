@@ -294,7 +294,7 @@ class Walk:
             return masks[0]
         lanes = self.code.lanes
         written = [lanes.full() if mask is None else mask for mask in masks]
-        return self._phis(lanes.width.of("i1"), edges, written)
+        return self._phis(lanes.mask, edges, written)
 
     def _phis(self, type_: str, edges: list[Edge], names: list[Names]) -> Names:
         blocks = [edge.block for edge in edges]
@@ -394,7 +394,7 @@ class Walk:
                 same = node.regions[0].end.args[position(result)]
                 self.code.values.hold(result, self.code.values.get(same))
             else:
-                blended = self.code.lanes.blend(condition, result.type, a, b)
+                blended = self.code.lanes.chosen(condition, result.type, a, b)
                 self.code.values.hold(result, Held(result.type, parts=blended))
 
     def _leaving_if(
@@ -404,14 +404,14 @@ class Walk:
         code, lanes = self.code, self.code.lanes
         mask = code.mask
         inside, gone, after = self.w.label(), Escape(self.w.label()), self.w.label()
-        going = lanes.both(mask, condition) if holds else lanes.without(mask, condition)
+        going = lanes.narrowed(mask, condition) if holds else lanes.without(mask, condition)
         assert going is not None and self.w.block is not None
         before = self.w.block
         self.w.branch(lanes.any(going), inside, after)
         self.w.open(inside)
         self._inside(arm, going, gone, node.args[0], holds=holds)
         self.w.open(gone.label)
-        staying = lanes.without(mask, condition) if holds else lanes.both(mask, condition)
+        staying = lanes.without(mask, condition) if holds else lanes.narrowed(mask, condition)
         assert staying is not None
         self._escape.blocks.append(gone.label)
         self.w.branch(lanes.any(staying), after, self._escape.label)
@@ -443,7 +443,7 @@ class Walk:
         lanes, mask = self.code.lanes, self.code.mask
         arms = []
         for holds, arm in zip((True, False), node.regions, strict=True):
-            active = lanes.both(mask, condition) if holds else lanes.without(mask, condition)
+            active = lanes.narrowed(mask, condition) if holds else lanes.without(mask, condition)
             assert active is not None
             arms.append(self._masked_arm(node, arm, active, holds=holds))
         came = [arm for arm in arms if arm is not None]
@@ -539,12 +539,12 @@ class Walk:
             slots = self._slots(self._type(result), self._nothing(result))
             loop.results.append((result, slots))
         if loop.apart:
-            i1 = code.lanes.width.of("i1")
-            loop.active = self._slots(i1, code.lanes.full() if code.mask is None else code.mask)
+            type_ = code.lanes.mask
+            loop.active = self._slots(type_, code.lanes.full() if code.mask is None else code.mask)
             none = ("zeroinitializer",) * code.lanes.parts
-            loop.continued = self._slots(i1, none)
+            loop.continued = self._slots(type_, none)
             if any(effect.op is Op.RETURN for effect in effects(body)):
-                loop.left = self._slots(i1, none)
+                loop.left = self._slots(type_, none)
         return loop
 
     def _slots(self, type_: str, names: Names) -> Names:
@@ -565,9 +565,9 @@ class Walk:
             names = self._from_slots(slots, self._type(param))
             code.values.hold(param, self._held(param, names))
         if loop.apart:
-            i1 = code.lanes.width.of("i1")
-            code.mask = self._from_slots(loop.active, i1)
-            self._to_slots(loop.continued, i1, ("zeroinitializer",) * code.lanes.parts)
+            type_ = code.lanes.mask
+            code.mask = self._from_slots(loop.active, type_)
+            self._to_slots(loop.continued, type_, ("zeroinitializer",) * code.lanes.parts)
 
     def _end_iteration(self, loop: Loop) -> None:
         """Where lanes wait that are through with an iteration, or nobody is."""
@@ -577,9 +577,9 @@ class Walk:
         if not loop.waiting:
             self.w.jump(loop.exit)
         elif loop.apart:
-            i1 = self.code.lanes.width.of("i1")
-            mask = self._from_slots(loop.continued, i1)
-            self._to_slots(loop.active, i1, mask)
+            type_ = self.code.lanes.mask
+            mask = self._from_slots(loop.continued, type_)
+            self._to_slots(loop.active, type_, mask)
             self.w.branch(self.code.lanes.any(mask), loop.header, loop.exit)
         else:
             self.w.jump(loop.header)
@@ -593,7 +593,7 @@ class Walk:
             self._leave()  # those that came in have returned
             return False
         if loop.left:
-            code.mask = self._from_slots(loop.left, code.lanes.width.of("i1"))
+            code.mask = self._from_slots(loop.left, code.lanes.mask)
             self._leave_if_none()
         for result, slots in loop.results:
             names = self._from_slots(slots, self._type(result))
@@ -622,9 +622,9 @@ class Walk:
             self._carry_names(param, slots, names, blend=loop.several)
         if self._escape is loop.latch and not loop.waiting:
             if loop.apart:
-                i1 = self.code.lanes.width.of("i1")
+                type_ = self.code.lanes.mask
                 mask = self.code.mask
-                self._to_slots(loop.active, i1, self.code.lanes.full() if mask is None else mask)
+                self._to_slots(loop.active, type_, self.code.lanes.full() if mask is None else mask)
             self.w.jump(loop.header)
             return
         if loop.apart:
@@ -645,14 +645,14 @@ class Walk:
 
     def _add_lanes(self, slots: Names) -> None:
         """The active lanes join those in a mask's slots."""
-        lanes, i1 = self.code.lanes, self.code.lanes.width.of("i1")
+        lanes, type_ = self.code.lanes, self.code.lanes.mask
         mask = self.code.mask
         added: Names = lanes.full()
         if mask is not None:
-            either = lanes.either(self._from_slots(slots, i1), mask)
+            either = lanes.either(self._from_slots(slots, type_), mask)
             assert either is not None
             added = either
-        self._to_slots(slots, i1, added)
+        self._to_slots(slots, type_, added)
 
 
 def position(value: Value) -> int:

@@ -48,7 +48,8 @@ class LlvmEmitter:
         level = self.target.facts
         per_part, parts = self._lanes or choose_lanes(trace, level, uniformity, items)
         w = Writer()
-        lanes = Lanes(w, per_part, parts)
+        mask_type = "i1" if level.masks else f"i{min(level.vector_bits // per_part, 64)}"
+        lanes = Lanes(w, per_part, parts, mask_type)
         block = ParameterBlock.of(trace)
         code = Code(trace, level, block, w, lanes, Values(lanes), uniformity, items)
         find_uses(code)

@@ -193,6 +193,7 @@ def _existing(code: Code, left: str) -> Mask:
     small = w.let(f"trunc i64 {most} to i32")
     limit = lanes.splat("i32", small)
     t = lanes.width.of("i32")
-    return tuple(
+    below = tuple(
         w.let(f"icmp ult {t} {lanes.iota('i32', part)}, {limit}") for part in range(lanes.parts)
     )
+    return lanes.narrowed(None, below)

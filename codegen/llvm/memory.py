@@ -52,7 +52,7 @@ def guard(code: Code, value: Value) -> Guard:
     held = code.values.get(wanted)
     if held.uniform:
         return Guard(code.mask, held.base)
-    return Guard(code.lanes.both(code.mask, code.values.vector(held)), checked=True)
+    return Guard(code.lanes.narrowed(code.mask, code.values.vector(held)), checked=True)
 
 
 @final
@@ -157,7 +157,8 @@ def narrowed(code: Code, when: Guard) -> Mask:
     """A guard as a mask alone."""
     if not when.condition:
         return when.mask
-    return code.lanes.both(when.mask, (code.lanes.splat("i1", when.condition),) * code.lanes.parts)
+    condition = (code.lanes.splat("i1", when.condition),) * code.lanes.parts
+    return code.lanes.narrowed(when.mask, condition)
 
 
 def _load_scalar(code: Code, dtype: DType, pointer: str, when: Guard, more: str) -> Held:
@@ -184,6 +185,7 @@ def _load_consecutive(
 ) -> tuple[str, ...]:
     lanes, type_ = code.lanes, STORED[dtype]
     t, mangled = lanes.width.of(type_), lanes.width.mangle(type_)
+    active = lanes.active(mask)
     parts = []
     for part in range(lanes.parts):
         at = code.at(pointer, part * lanes.per_part * dtype.size)
@@ -192,7 +194,7 @@ def _load_consecutive(
         else:
             text = (
                 f"call {t} @llvm.masked.load.{mangled}.p0(ptr align {dtype.size} {at}, "
-                f"{lanes.width.of('i1')} {mask[part]}, {t} zeroinitializer){more}"
+                f"{lanes.width.of('i1')} {active[part]}, {t} zeroinitializer){more}"
             )
         parts.append(code.w.let(text))
     return tuple(parts)
@@ -209,7 +211,7 @@ def _gather(
             f"({lanes.width.of('ptr')} align {dtype.size} {at}, {lanes.width.of('i1')} {active}, "
             f"{t} zeroinitializer){more}"
         )
-        for at, active in zip(pointers, lanes.full() if mask is None else mask, strict=True)
+        for at, active in zip(pointers, lanes.active(mask), strict=True)
     )
 
 
@@ -267,6 +269,7 @@ def _store_consecutive(
 ) -> None:
     lanes, type_ = code.lanes, STORED[dtype]
     t, mangled = lanes.width.of(type_), lanes.width.mangle(type_)
+    active = lanes.active(mask)
     for part, name in enumerate(parts):
         at = code.at(pointer, part * lanes.per_part * dtype.size)
         if mask is None:
@@ -274,7 +277,7 @@ def _store_consecutive(
         else:
             code.w.do(
                 f"call void @llvm.masked.store.{mangled}.p0({t} {name}, ptr align {dtype.size} "
-                f"{at}, {lanes.width.of('i1')} {mask[part]}){more}"
+                f"{at}, {lanes.width.of('i1')} {active[part]}){more}"
             )
 
 
@@ -288,7 +291,7 @@ def _scatter(
 ) -> None:
     lanes, type_ = code.lanes, STORED[dtype]
     t, mangled = lanes.width.of(type_), lanes.width.mangle(type_)
-    active = lanes.full() if mask is None else mask
+    active = lanes.active(mask)
     for name, at, part in zip(parts, pointers, active, strict=True):
         code.w.do(
             f"call void @llvm.masked.scatter.{mangled}.{lanes.width.mangle('p0')}({t} {name}, "

@@ -4,7 +4,7 @@ The lanes of a subgroup are split over ``parts`` vectors of ``per_part`` lanes e
 is the same in all lanes is one scalar; one that grows by a fixed stride from lane to lane is the
 scalar of lane 0; any other is a tuple of vectors. The vector form of the first two is made when
 it is first asked for, and forgotten at the end of the scope that asked, since code after it need
-not come that way. Masks are tuples of vectors of i1; None where all lanes are active.
+not come that way. Masks are tuples of vectors; None where all lanes are active.
 """
 
 from __future__ import annotations
@@ -62,14 +62,21 @@ class Lanes:
         per_part: lanes of a vector.
         parts: number of vectors.
         width: of the vectors.
+        mask: the type of a vector of a mask.
+
+    ``mask_type`` is the scalar of a mask: i1 where the machine has registers for masks. Elsewhere
+    it is an integer as wide as a lane, all ones or zero, since LLVM would pack and unpack i1 from
+    block to block.
     """
 
-    def __init__(self, writer: Writer, per_part: int, parts: int) -> None:
+    def __init__(self, writer: Writer, per_part: int, parts: int, mask_type: str) -> None:
         self.w: Final = writer
+        self._mask_type: Final = mask_type
         self.per_part: Final = per_part
         self.parts: Final = parts
         self.count: Final = per_part * parts
         self.width: Final = Width(per_part)
+        self.mask: Final = self.width.of(mask_type)
 
     def splat(self, type_: str, name: str) -> str:
         """A vector with one scalar in all lanes."""
@@ -93,42 +100,53 @@ class Lanes:
 
     def full(self) -> tuple[str, ...]:
         """The mask of all lanes, written out."""
-        return (self.width.const("i1", "true"),) * self.parts
+        return (self.width.const(self._mask_type, "-1"),) * self.parts
+
+    def active(self, mask: Mask) -> tuple[str, ...]:
+        """A mask as vectors of i1."""
+        if mask is None:
+            return (self.width.const("i1", "true"),) * self.parts
+        if self._mask_type == "i1":
+            return mask
+        return tuple(
+            self.w.let(f"icmp slt {self.mask} {part}, zeroinitializer") for part in mask
+        )
 
     def _each(self, op: str, a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
-        t = self.width.of("i1")
-        return tuple(self.w.let(f"{op} {t} {x}, {y}") for x, y in zip(a, b, strict=True))
+        return tuple(
+            self.w.let(f"{op} {self.mask} {x}, {y}") for x, y in zip(a, b, strict=True)
+        )
 
-    def both(self, a: Mask, b: Mask) -> Mask:
-        if a is None or b is None:
-            return b if a is None else a
-        return self._each("and", a, b)
+    def narrowed(self, mask: Mask, condition: tuple[str, ...]) -> tuple[str, ...]:
+        """Lanes of a mask that meet a condition, which is vectors of i1."""
+        if self._mask_type != "i1":
+            i1 = self.width.of("i1")
+            condition = tuple(
+                self.w.let(f"sext {i1} {part} to {self.mask}") for part in condition
+            )
+        return condition if mask is None else self._each("and", mask, condition)
+
+    def without(self, mask: Mask, condition: tuple[str, ...]) -> tuple[str, ...]:
+        """Lanes of a mask that do not meet a condition, which is vectors of i1."""
+        i1, true = self.width.of("i1"), self.width.const("i1", "true")
+        opposite = tuple(self.w.let(f"xor {i1} {part}, {true}") for part in condition)
+        return self.narrowed(mask, opposite)
 
     def either(self, a: Mask, b: Mask) -> Mask:
+        """Lanes of one mask or the other."""
         if a is None or b is None:
             return None
         return self._each("or", a, b)
 
-    def without(self, a: Mask, b: tuple[str, ...]) -> tuple[str, ...]:
-        """Lanes of a that are not in b."""
-        inverse = self._each("xor", b, self.full())
-        return inverse if a is None else self._each("and", a, inverse)
-
     def any(self, mask: tuple[str, ...]) -> str:
         """Whether a mask has any lane; an i1."""
-        return self.w.let(f"icmp ne i{self.per_part} {self._gathered('or', mask)}, 0")
-
-    def all(self, mask: tuple[str, ...]) -> str:
-        """Whether a mask has all lanes; an i1."""
-        return self.w.let(f"icmp eq i{self.per_part} {self._gathered('and', mask)}, -1")
-
-    def _gathered(self, op: str, mask: tuple[str, ...]) -> str:
-        """All parts combined, as the bits of one integer."""
-        t = self.width.of("i1")
         total = mask[0]
         for part in mask[1:]:
-            total = self.w.let(f"{op} {t} {total}, {part}")
-        return self.w.let(f"bitcast {t} {total} to i{self.per_part}")
+            total = self.w.let(f"or {self.mask} {total}, {part}")
+        if self._mask_type != "i1":
+            total = self.w.let(f"icmp slt {self.mask} {total}, zeroinitializer")
+        bits = self.w.let(f"bitcast {self.width.of('i1')} {total} to i{self.per_part}")
+        return self.w.let(f"icmp ne i{self.per_part} {bits}, 0")
 
     def bits(self, mask: Mask, type_: str = "i64") -> str:
         """A mask as an integer with one bit per lane."""
@@ -136,7 +154,7 @@ class Lanes:
             ones = (1 << self.count) - 1
             return str(ones - (1 << 64) if ones >> 63 else ones)
         total = ""
-        for part, name in enumerate(mask):
+        for part, name in enumerate(self.active(mask)):
             raw = self.w.let(f"bitcast {self.width.of('i1')} {name} to i{self.per_part}")
             word = raw
             if self.per_part < 64:
@@ -167,12 +185,16 @@ class Lanes:
         self, mask: Mask, dtype: DType, yes: tuple[str, ...], no: tuple[str, ...]
     ) -> tuple[str, ...]:
         """``yes`` in the lanes of the mask, ``no`` in the others."""
-        if mask is None or yes == no:
-            return yes
+        return yes if mask is None else self.chosen(self.active(mask), dtype, yes, no)
+
+    def chosen(
+        self, condition: tuple[str, ...], dtype: DType, yes: tuple[str, ...], no: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """``yes`` in the lanes that meet a condition, which is vectors of i1; else ``no``."""
         t, i1 = self.width.type(dtype), self.width.of("i1")
         return tuple(
             a if a == b else self.w.let(f"select {i1} {m}, {t} {a}, {t} {b}")
-            for m, a, b in zip(mask, yes, no, strict=True)
+            for m, a, b in zip(condition, yes, no, strict=True)
         )
 
     def joined(self, type_: str, parts: tuple[str, ...]) -> str:

@@ -19,13 +19,14 @@ from khaljit.codegen.math import (
     trigonometric,
 )
 from khaljit.codegen.math.kit import Num
+from khaljit.codegen.math.reduction import Huge
 from khaljit.tracer.build import Builder
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
 
-__all__ = ["expand"]
+__all__ = ["BRANCHING", "expand"]
 
-_STRICT: Final[dict[Op, Callable[..., Num]]] = {
+_PLAIN: Final[dict[Op, Callable[..., Num]]] = {
     Op.EXP: exponential.exp,
     Op.EXP2: exponential.exp2,
     Op.EXP10: exponential.exp10,
@@ -38,9 +39,6 @@ _STRICT: Final[dict[Op, Callable[..., Num]]] = {
     Op.RSQRT: power.rsqrt,
     Op.CBRT: power.cbrt,
     Op.HYPOT: power.hypot,
-    Op.SIN: trigonometric.sin,
-    Op.COS: trigonometric.cos,
-    Op.TAN: trigonometric.tan,
     Op.ASIN: inverse.asin,
     Op.ACOS: inverse.acos,
     Op.ATAN: inverse.atan,
@@ -56,16 +54,27 @@ _STRICT: Final[dict[Op, Callable[..., Num]]] = {
     Op.TGAMMA: gamma.tgamma,
     Op.LGAMMA: gamma.lgamma,
 }
-
-# Fast maths takes these instead.
-_FAST: Final[dict[Op, Callable[..., Num]]] = {
-    Op.SIN: trigonometric.sin_fast,
-    Op.COS: trigonometric.cos_fast,
-    Op.TAN: trigonometric.tan_fast,
+_PERIODIC: Final[dict[Op, Callable[[Num, Huge], Num]]] = {
+    Op.SIN: trigonometric.sin,
+    Op.COS: trigonometric.cos,
+    Op.TAN: trigonometric.tan,
 }
 
+# What `expand` can make cheaper by a branch.
+BRANCHING: Final = frozenset(_PERIODIC)
 
-def expand(builder: Builder, op: Op, args: tuple[Value, ...], fastmath: bool) -> Value:
-    """The value of an elementary function (one of `MATH`) of f32 or f64 operands."""
-    function = _FAST.get(op, _STRICT[op]) if fastmath else _STRICT[op]
-    return function(*(Num(builder, arg) for arg in args)).value
+
+def expand(
+    builder: Builder, op: Op, args: tuple[Value, ...], fastmath: bool, branch: bool = False
+) -> Value:
+    """The value of an elementary function (one of `MATH`) of f32 or f64 operands.
+
+    Pure values only; but with ``branch`` the functions in `BRANCHING` append an ``if`` to the
+    open region of the builder, so their results belong to that region. With ``fastmath`` these
+    functions are meaningful up to arguments of 2**17 in f32 and 2**32 in f64 only.
+    """
+    numbers = tuple(Num(builder, arg) for arg in args)
+    if op in _PERIODIC:
+        strict = Huge.BRANCHED if branch else Huge.SELECTED
+        return _PERIODIC[op](numbers[0], Huge.IGNORED if fastmath else strict).value
+    return _PLAIN[op](*numbers).value

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.math.kit import Num, add_ordered, fma, horner, select
-from khaljit.codegen.math.reduction import reduce, reduce_precisely
+from khaljit.codegen.math.reduction import Huge, reduce, reduce_precisely
 from khaljit.tracer.dtypes import DType, f32, f64
 
-__all__ = ["cos", "cos_fast", "sin", "sin_fast", "tan", "tan_fast"]
+__all__ = ["cos", "sin", "tan"]
 
 
 @final
@@ -95,48 +95,23 @@ def _wave(r: Num, n: Num, sign: Num) -> Num:
     return (y.bits() ^ flip).reinterpret(r.dtype)
 
 
-def _sine(x: Num, bounded: bool) -> Num:
+def sin(x: Num, huge: Huge) -> Num:
     """Of |x|, then with the sign of x: so sin(-0.0) is -0.0."""
-    r, n = reduce(abs(x), bounded)
+    r, n = reduce(abs(x), huge)
     return _wave(r, n, x.bits())
 
 
-def _cosine(x: Num, bounded: bool) -> Num:
-    r, n = reduce(x, bounded)
+def cos(x: Num, huge: Huge) -> Num:
+    r, n = reduce(x, huge)
     return _wave(r, n + 1, n.of(0))
 
 
-def _tangent(x: Num, bounded: bool) -> Num:
+def tan(x: Num, huge: Huge) -> Num:
     """t = tan r as a sum of two numbers; in odd quadrants -1 / t by a corrected division."""
-    r, rest, n = reduce_precisely(abs(x), bounded)
+    r, rest, n = reduce_precisely(abs(x), huge)
     z = r * r
     t, t_rest = add_ordered(r, fma(r * z, horner(z, _TABLES[r.dtype].tan), fma(rest, z, rest)))
     inverse = -1.0 / t
     error = fma(inverse, t_rest, fma(inverse, t, 1.0))
     y = select((n & 1).eq(0), t, fma(inverse, error, inverse))
     return (y.bits() ^ (x.bits() & x.format.sign_bit)).reinterpret(x.dtype)
-
-
-def sin(x: Num) -> Num:
-    return _sine(x, bounded=False)
-
-
-def cos(x: Num) -> Num:
-    return _cosine(x, bounded=False)
-
-
-def tan(x: Num) -> Num:
-    return _tangent(x, bounded=False)
-
-
-def sin_fast(x: Num) -> Num:
-    """Good up to `reduction.reduce`'s limit, 2**17 in f32 and 2**32 in f64."""
-    return _sine(x, bounded=True)
-
-
-def cos_fast(x: Num) -> Num:
-    return _cosine(x, bounded=True)
-
-
-def tan_fast(x: Num) -> Num:
-    return _tangent(x, bounded=True)

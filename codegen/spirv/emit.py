@@ -32,8 +32,8 @@ from khaljit.codegen.spirv.forms import (
 )
 from khaljit.codegen.spirv.module import Id, Instruction, Module
 from khaljit.codegen.spirv.types import Array, Types
-from khaljit.codegen.webgpu.lower import Lowered, Variant, lower
-from khaljit.tracer.dtypes import DType, bool_, f32, i32, u32
+from khaljit.codegen.webgpu.lower import PLAIN_VARIANT, Lowered, Variant, lower
+from khaljit.tracer.dtypes import DType, bool_, i32, u32
 from khaljit.tracer.ir import AtomicAccess, Memory, Region, Space, Trace, Value, values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.rewriting import Walk, drive
@@ -63,7 +63,7 @@ class SpirvEmitter:
     """
 
     caps: Caps
-    variant: Variant = Variant()
+    variant: Variant = PLAIN_VARIANT
 
     @property
     def name(self) -> str:
@@ -183,14 +183,16 @@ class _Function:
         """An ``if``; whether nothing can follow it."""
         module = self._module
         condition = self._id(value.args[0])
-        then, orelse, merge = module.id(), module.id(), module.id()
+        merge = module.id()
         variables = self._variables(value)
+        labels = [merge if _is_empty(arm, variables) else module.id() for arm in value.regions]
         inside = _Around(_Exit(merge, variables), around.breaks, around.continues)
         module.do("OpSelectionMerge", merge, "None")
-        module.do("OpBranchConditional", condition, then, orelse)
-        for label, arm in zip((then, orelse), value.regions, strict=True):
-            module.label(label)
-            yield self._region(arm, inside)
+        module.do("OpBranchConditional", condition, *labels)
+        for label, arm in zip(labels, value.regions, strict=True):
+            if label is not merge:
+                module.label(label)
+                yield self._region(arm, inside)
         module.label(merge)
         if all(arm.end.op is not Op.YIELD for arm in value.regions):
             module.do("OpUnreachable")
@@ -282,7 +284,8 @@ class _Function:
         return module.let("OpBitcast", self._types.of(value.type), found)
 
     def _parameter(self, value: Value) -> Id:
-        assert isinstance(value.attr, int) and self._parameters is not None
+        assert isinstance(value.attr, int)
+        assert self._parameters is not None, "what is read has a slot"
         type_ = self._types.of(value.type)
         storage = "PushConstant" if self._lowered.interface.uniform is None else "Uniform"
         member = self._types.word(self._members[value.attr])
@@ -326,11 +329,12 @@ class _Function:
             return self._types.word(value.attr)
         if value.dtype is u32:
             return id_
-        op = "OpBitcast" if value.dtype is i32 else f"Op{'S' if value.type.is_signed else 'U'}Convert"
-        if value.type.bits == 64 and value.type.is_signed:
-            narrow = self._module.let("OpSConvert", self._types.of(i32), id_)
-            return self._module.let("OpBitcast", self._types.of(u32), narrow)
-        return self._module.let(op, self._types.of(u32), id_)
+        if value.type.bits == 32:
+            return self._module.let("OpBitcast", self._types.of(u32), id_)
+        if not value.type.is_signed:
+            return self._module.let("OpUConvert", self._types.of(u32), id_)
+        narrow = self._module.let("OpSConvert", self._types.of(i32), id_)
+        return self._module.let("OpBitcast", self._types.of(u32), narrow)
 
     def _count(self, value: Value, args: tuple[Id, ...]) -> Id:
         """A bit count, in u32 and then as i32."""
@@ -424,9 +428,14 @@ class _Function:
         module.needs("GroupNonUniformArithmetic")
         prefix, _, suffix = name.rpartition("_")
         group = f"{prefix.capitalize()}Scan" if prefix else "Reduce"
-        return module.let(
-            COLLECTIVES[suffix, kind_of(value.type)], type_, scope, group, *args
-        )
+        return module.let(COLLECTIVES[suffix, kind_of(value.type)], type_, scope, group, *args)
+
+
+def _is_empty(arm: Region, variables: tuple[Id | None, ...]) -> bool:
+    """Whether an arm does nothing and gives nothing that is read."""
+    if arm.end.op is not Op.YIELD or arm.body:
+        return False
+    return all(variable is None for variable in variables)
 
 
 _SPECIAL: Final[dict[Op, Callable[[_Function, Value, tuple[Id, ...]], Id | None]]] = {

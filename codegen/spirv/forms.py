@@ -44,9 +44,7 @@ PLAIN: Final = {
     **_rows(Op.LT, "suf", "OpSLessThan", "OpULessThan", "OpFOrdLessThan"),
     **_rows(Op.LE, "suf", "OpSLessThanEqual", "OpULessThanEqual", "OpFOrdLessThanEqual"),
     **_rows(Op.GT, "suf", "OpSGreaterThan", "OpUGreaterThan", "OpFOrdGreaterThan"),
-    **_rows(
-        Op.GE, "suf", "OpSGreaterThanEqual", "OpUGreaterThanEqual", "OpFOrdGreaterThanEqual"
-    ),
+    **_rows(Op.GE, "suf", "OpSGreaterThanEqual", "OpUGreaterThanEqual", "OpFOrdGreaterThanEqual"),
     **_rows(Op.SELECT, "sufb", "OpSelect"),
     **_rows(Op.BITCAST, "suf", "OpBitcast"),
     **_rows(Op.REVERSE_BITS, "su", "OpBitReverse"),

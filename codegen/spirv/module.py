@@ -55,7 +55,7 @@ class Number:
 
     @property
     def text(self) -> str:
-        """As assembly has it: integers in decimal, floats in hexadecimal, so that both are exact."""
+        """As assembly has it: integers in decimal, floats in hexadecimal, which is exact."""
         number = to_number(self.dtype, self.bits)
         return float(number).hex() if self.dtype.is_float else str(int(number))
 

@@ -66,9 +66,7 @@ class _Use:
     accesses: list[Value] = field(default_factory=list)
 
 
-def find_cells(
-    trace: Trace, caps: Caps, bindings: tuple[int, ...]
-) -> dict[_Key, Cell]:
+def find_cells(trace: Trace, caps: Caps, bindings: tuple[int, ...]) -> dict[_Key, Cell]:
     """The cells of every memory of a trace, by space and number (of the array parameter)."""
     uses: dict[_Key, _Use] = {}
     for value in values(trace.body):
@@ -118,9 +116,7 @@ def _cell(key: _Key, use: _Use, caps: Caps, budget: int) -> Cell:
     data = memory.data
     if data is not None:
         data = data.ljust(count * dtype.size, b"\0")
-    return Cell(
-        form, dtype, Memory(space, number, Element.scalar(dtype), (max(1, count),), data)
-    )
+    return Cell(form, dtype, Memory(space, number, Element.scalar(dtype), (max(1, count),), data))
 
 
 def _natural(use: _Use, caps: Caps) -> DType | None:
@@ -203,9 +199,7 @@ def part_of(w: Writer, cell: Cell, memory: Memory, offset: Value, leaf: int, dty
 
 
 def _times(w: Writer, x: Value, factor: int) -> Value:
-    return _folded(w, x, lambda number: number * factor) or (
-        x if factor == 1 else w.mul(x, factor)
-    )
+    return _folded(w, x, lambda number: number * factor) or (x if factor == 1 else w.mul(x, factor))
 
 
 def _plus(w: Writer, x: Value, number: int) -> Value:

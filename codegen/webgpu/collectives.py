@@ -301,9 +301,7 @@ class _Emulated(_Collectives):
     def combined(self, value: Value, operand: Value, prefix: str, name: str) -> Value:
         return self._over(value, operand, _OPS[name], prefix, _identity(name, operand.type))
 
-    def _over(
-        self, value: Value, operand: Value, op: Op, prefix: str, start: float | int
-    ) -> Value:
+    def _over(self, value: Value, operand: Value, op: Op, prefix: str, start: float | int) -> Value:
         """Go through the lanes in order: all, or those up to or below the one that asks."""
         w, dtype = self.write, operand.type
         scratch = self._shown(value, operand)

@@ -15,7 +15,16 @@ from khaljit.tracer.dtypes import DType, i32, i64, u32, u64
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
 
-__all__ = ["COUNTS", "EXTREMES", "count_narrow", "halves", "joined", "multiply_high", "saturated", "wrapped"]
+__all__ = [
+    "COUNTS",
+    "EXTREMES",
+    "count_narrow",
+    "halves",
+    "joined",
+    "multiply_high",
+    "saturated",
+    "wrapped",
+]
 
 
 def _is_nan(w: Writer, x: Value) -> Value:

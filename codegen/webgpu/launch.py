@@ -37,9 +37,7 @@ __all__ = ["launch"]
 _ONE: Final = frozenset({"workgroup_size", "num_subgroups", "subgroup_size"})
 
 
-def launch(
-    trace: Trace, parameters: Parameters, group: tuple[int, int, int], fold: bool
-) -> Trace:
+def launch(trace: Trace, parameters: Parameters, group: tuple[int, int, int], fold: bool) -> Trace:
     """Give the trace a workgroup and ids that it can have from the machine."""
     return _Launch(trace, parameters, group, fold).run()
 

@@ -22,7 +22,7 @@ with a lane in range; no asserts.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Final, final
 
 from khaljit.codegen.caps import Caps
 from khaljit.codegen.webgpu.collectives import compose_collectives
@@ -36,7 +36,7 @@ from khaljit.tracer.dtypes import u64
 from khaljit.tracer.ir import Memory, Space, Trace, effects, values
 from khaljit.tracer.ops import Op
 
-__all__ = ["Lowered", "Variant", "lower"]
+__all__ = ["PLAIN_VARIANT", "Lowered", "Variant", "lower"]
 
 
 @final
@@ -56,13 +56,16 @@ class Variant:
     group: tuple[int, int, int] = (64, 1, 1)
 
 
+PLAIN_VARIANT: Final = Variant()
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Lowered:
     """A trace in the machine's terms.
 
     Attributes:
-        trace: it; ``arrays`` are the bindings that it touches, by number.
+        trace: it; ``arrays`` are the bindings.
         slots: where each ``SCALAR`` stands in the block of parameters, by number.
         interface: what the host has to do.
         written: memories that are stored to.
@@ -93,7 +96,7 @@ def lower(trace: Trace, caps: Caps, variant: Variant) -> Lowered:
     trace = in_words(trace, caps, parameters, all_bindings, arrays)
     if u64 not in caps.machine:
         trace = in_pairs(trace, parameters)
-    trace = replace(trace, scalars=parameters.list())
+    trace = replace(trace, scalars=parameters.list(trace))
     slots, size = parameters.slots(trace)
     atomic = _touched(trace, Op.ATOMIC)
     written = _touched(trace, Op.STORE) | atomic
@@ -116,20 +119,16 @@ def _touched(trace: Trace, op: Op) -> frozenset[Memory]:
 def _bindings(
     trace: Trace, bindings: tuple[int, ...], count: int, written: frozenset[Memory]
 ) -> tuple[Binding, ...]:
-    memories = {array.memory.number: array.memory for array in trace.arrays}
+    touched = {value.attr for value in values(trace.body) if value.op is Op.MEMORY}
     return tuple(
         Binding(
             arrays=tuple(number for number, own in enumerate(bindings) if own == binding),
-            writable=memories.get(binding) in written,
-            size=_cell_size(memories.get(binding)),
-            used=binding in memories,
+            writable=array.memory in written,
+            size=max(4, array.memory.element.size),
+            used=array.memory in touched,
         )
-        for binding in range(count)
+        for binding, array in enumerate(trace.arrays[:count])
     )
-
-
-def _cell_size(memory: Memory | None) -> int:
-    return max(4, memory.element.size) if memory is not None else 4
 
 
 def _shared(trace: Trace) -> int:

@@ -41,11 +41,14 @@ class Parameters:
         assert isinstance(scalar.attr, int)
         return self._sources[scalar.attr], self._types[scalar.attr]
 
-    def list(self) -> tuple[ScalarParam, ...]:
-        """All of them as the scalars of a trace."""
+    def list(self, trace: Trace) -> tuple[ScalarParam, ...]:
+        """All of them as the scalars of a trace, of the types that it reads them as."""
+        types = dict(enumerate(self._types))
+        for value in values(trace.body):
+            if value.op is Op.SCALAR and isinstance(value.attr, int):
+                types[value.attr] = value.type
         return tuple(
-            ScalarParam(_name(source), dtype)
-            for source, dtype in zip(self._sources, self._types, strict=True)
+            ScalarParam(_name(source), types[number]) for number, source in enumerate(self._sources)
         )
 
     def slots(self, trace: Trace) -> tuple[dict[int, Slot], int]:
@@ -67,4 +70,4 @@ class Parameters:
 
 def _name(source: Source) -> str:
     parts = [source.kind, str(source.number), str(source.axis)]
-    return " ".join(parts if source.half is None else [*parts, "low high".split()[source.half]])
+    return " ".join(parts if source.half is None else [*parts, ["low", "high"][source.half]])

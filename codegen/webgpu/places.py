@@ -176,9 +176,7 @@ class Places:
         """Change a word at once; gives the old one."""
         return self._until(place, lambda word: (change(word), None))
 
-    def _until(
-        self, place: Place, change: Callable[[Value], tuple[Value, Value | None]]
-    ) -> Value:
+    def _until(self, place: Place, change: Callable[[Value], tuple[Value, Value | None]]) -> Value:
         """Change a word at once, unless a condition says to leave it; gives the old one."""
         builder, w = self._write.builder, self._write
         seen = self._atomic_word(place, "load", ())

@@ -48,7 +48,7 @@ from khaljit.codegen.webgpu.places import Place, Places
 from khaljit.codegen.writing import UNSIGNED, Writer
 from khaljit.tracer.build import to_number
 from khaljit.tracer.dtypes import DType, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32
-from khaljit.tracer.ir import ArrayParam, AtomicAccess, Memory, Space, Trace, Value, values
+from khaljit.tracer.ir import ArrayParam, AtomicAccess, Element, Memory, Space, Trace, Value, values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.rewriting import Rewriter
 
@@ -98,16 +98,18 @@ class _Words(Rewriter):
 
     def run(self) -> Trace:
         trace = super().run()
-        arrays: dict[int, ArrayParam] = {}
-        for param in self.trace.arrays:
-            cell = self._cells.get((Space.ARRAY, param.memory.number))
-            binding = self._bindings[param.memory.number]
-            if cell is not None and binding not in arrays:
-                arrays[binding] = ArrayParam(
-                    param.name, cell.memory, True, False, binding, binding
-                )
-        bound = tuple(arrays[binding] for binding in sorted(arrays))
-        return replace(trace, arrays=bound, index_bits=32)
+        memories = {
+            cell.memory.number: cell.memory
+            for (space, _), cell in self._cells.items()
+            if space is Space.ARRAY
+        }
+        unused = Element.scalar(u32)
+        bound = []
+        for k in range(1 + max(self._bindings, default=-1)):
+            memory = memories.get(k, Memory(Space.ARRAY, k, unused, (None,)))
+            name = self.trace.arrays[self._bindings.index(k)].name
+            bound.append(ArrayParam(name, memory, True, False, k, k))
+        return replace(trace, arrays=tuple(bound), index_bits=32)
 
     def dtype(self, dtype: DType) -> DType:
         return HELD.get(dtype, dtype)

@@ -1,0 +1,128 @@
+"""The CUDA code generator: a legal trace becomes the text of a PTX module with one kernel.
+
+An invocation is a thread, a workgroup a block, a subgroup a warp. Where the kernel cannot see its
+workgroup the generator chooses the block, and the threads past the grid end at once.
+
+Launching a `Program`: the parameter block of ``layout.py`` is the kernel's one parameter, passed
+by value; there are ``ceil(invocations / workgroup)`` blocks along each axis, with ``shared`` bytes
+of dynamic shared memory. A `folded` program takes all blocks along x instead, x fastest.
+"""
+
+from __future__ import annotations
+
+from typing import Final, final
+
+from khaljit.codegen.layout import ParameterBlock
+from khaljit.codegen.ptx.arch import ARCHITECTURES, Architecture
+from khaljit.codegen.ptx.code import PARAMETERS, WARP, Code
+from khaljit.codegen.ptx.combine import find_groups
+from khaljit.codegen.ptx.control import run
+from khaljit.codegen.ptx.ids import begin
+from khaljit.codegen.ptx.memory import STATIC_SHARED, declare_memories
+from khaljit.codegen.ptx.pointers import plan_pointers, writes
+from khaljit.codegen.ptx.private import private_atomics
+from khaljit.codegen.program import Program
+from khaljit.tracer.ir import Trace, effects, values
+from khaljit.tracer.ops import Op
+from khaljit.tracer.schedule import schedule
+from khaljit.tracer.uniformity import analyse
+
+__all__ = ["ENTRY", "PtxEmitter"]
+
+ENTRY: Final = "kernel"
+
+# Blocks where the kernel cannot see them: along x, or square enough for caches where it reads
+# another axis.
+_LINE: Final = (256, 1, 1)
+_TILE: Final = (32, 8, 1)
+
+_SMALL_PARAMETERS: Final = 4096  # bytes; more need a later version
+_LARGE_PARAMETERS_VERSION: Final = (8, 1)
+
+
+@final
+class PtxEmitter:
+    """Generates PTX for one architecture.
+
+    Args:
+        architecture: a name in `ARCHITECTURES`, such as ``sm_90``.
+        folded: for a launch with all blocks along x.
+    """
+
+    name: Final = "ptx"
+
+    def __init__(self, architecture: str, *, folded: bool = False) -> None:
+        self.architecture: Final = ARCHITECTURES[architecture]
+        self.folded: Final = folded
+
+    def emit(self, trace: Trace) -> Program:
+        """The module of a legal trace."""
+        trace = private_atomics(trace)
+        shape = trace.workgroup or _chosen_shape(trace)
+        items = schedule(trace).items
+        plan = plan_pointers(trace, items)
+        code = Code(
+            trace=trace,
+            architecture=self.architecture,
+            folded=self.folded,
+            block=ParameterBlock.of(trace),
+            uniformity=analyse(trace, rows=shape[0] % WARP == 0),
+            items=items,
+            plan=plan,
+            groups=find_groups(trace, plan),
+            written=writes(trace),
+            shape=shape,
+        )
+        begin(code)
+        shared = declare_memories(code)
+        run(code)
+        return Program(
+            target=self.name,
+            entry=ENTRY,
+            text=_module(code),
+            workgroup=shape,
+            lanes=WARP,
+            shared=shared if shared > STATIC_SHARED else 0,
+            reports=any(effect.op is Op.ASSERT for effect in effects(trace.body)),
+        )
+
+
+def _chosen_shape(trace: Trace) -> tuple[int, int, int]:
+    """A block for a kernel that cannot see it."""
+    plane = any(
+        value.op is Op.ID and isinstance(value.attr, tuple) and value.attr[1] > 0
+        for value in values(trace.body)
+    )
+    return _TILE if plane else _LINE
+
+
+def _module(code: Code) -> str:
+    architecture, size = code.architecture, code.block.size
+    major, minor = _version(architecture, size)
+    names = [f'.file {number} "{_quoted(file)}"' for file, number in code.files.items()]
+    return "\n".join(
+        (
+            f".version {major}.{minor}",
+            f".target {architecture.name}",
+            ".address_size 64",
+            *names,
+            *code.globals,
+            f".visible .entry {ENTRY}(.param .align 8 .b8 {PARAMETERS}[{size}])",
+            f".reqntid {', '.join(map(str, code.shape))}",
+            "{",
+            code.w.text(),
+            "}",
+            "",
+        )
+    )
+
+
+def _version(architecture: Architecture, parameters: int) -> tuple[int, int]:
+    """The lowest version that has all that is used."""
+    if parameters > _SMALL_PARAMETERS:
+        return max(architecture.version, _LARGE_PARAMETERS_VERSION)
+    return architecture.version
+
+
+def _quoted(name: str) -> str:
+    return name.replace("\\", "\\\\").replace('"', '\\"')
