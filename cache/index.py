@@ -82,6 +82,18 @@ class EntryDisk(diskcache.Disk):  # type: ignore[misc]  # it has no types
 
 
 @final
+class _Database(diskcache.Cache):  # type: ignore[misc]  # it has no types
+    """A diskcache that leaves no connection behind when opening it fails."""
+
+    def __init__(self, directory: str, **settings: object) -> None:
+        try:
+            super().__init__(directory, **settings)
+        except BaseException:
+            self.close()
+            raise
+
+
+@final
 class Index:
     """The index of a store's files. Every method may raise one of `FAILURES`."""
 
@@ -206,7 +218,7 @@ def _connect(root: str, limit: int) -> Any:
     with closing(sqlite3.connect(os.path.join(root, "cache.db"), timeout=PATIENCE)) as probe:
         probe.execute("BEGIN IMMEDIATE")
         probe.rollback()
-    cache = diskcache.Cache(
+    cache = _Database(
         root,
         timeout=PATIENCE,
         disk=EntryDisk,

@@ -17,6 +17,10 @@ from khaljit.backends.base import Device
 COLUMNS = ("interpreter", "cpu")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write the golden files anew")
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Tests neither see nor fill the user's cache; within a run they share one."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-import mpmath
+import mpmath  # type: ignore[import-untyped]  # ships no types
 import numpy as np
 import pytest
 from building import pointwise, run_pointwise
@@ -172,8 +172,8 @@ def _bits(dtype: DType, count: int, rng: np.random.Generator) -> Array:
     """Floats of random bits, without infinities and NaN."""
     unsigned = np.uint32 if dtype is f32 else np.uint64
     values: Array = rng.integers(0, 1 << dtype.bits, count, unsigned, endpoint=False)
-    floats = values.view(dtype.numpy)
-    return floats[np.isfinite(floats)]
+    floats: Array = values.view(dtype.numpy)[np.isfinite(values.view(dtype.numpy))]
+    return floats
 
 
 def _in_domain(op: Op, x: Array) -> Array:

@@ -280,23 +280,40 @@ def test_an_interrupt_leaves_only_when_no_thread_is_inside() -> None:
     assert after.all_are(1)
 
 
-def test_an_interrupt_while_waiting_is_kept_until_the_workers_are_out() -> None:
-    class Interrupted:
-        """A lock whose first two acquisitions are interrupted."""
+@pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
+def test_interrupts_at_any_moment_neither_lose_items_nor_hang(counting: Image) -> None:
+    """An alarm whose handler raises goes off again and again, wherever the launch is just then."""
 
-        def __init__(self) -> None:
-            self.calls = 0
+    class AlarmError(Exception):
+        pass
 
-        def acquire(self) -> bool:
-            self.calls += 1
-            if self.calls < 3:
-                raise KeyboardInterrupt
-            return True
+    def ring(number: int, frame: object) -> None:
+        raise AlarmError
 
-    lock = Interrupted()
-    with pytest.raises(KeyboardInterrupt):
-        pool_module._acquire(lock)  # type: ignore[arg-type]  # all that is asked of a lock
-    assert lock.calls == 3
+    pool = Pool(3)
+    rng = random.Random(11)
+    made = Counts(200)
+    before = signal.signal(signal.SIGALRM, ring)
+    interrupted = 0
+    try:
+        for _ in range(400):
+            made = Counts(200, turns=20)
+            try:
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-6, 300e-6))
+                pool.run(counting.address("entry"), made.params, 200, 1, 64)
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except AlarmError:
+                interrupted += 1
+            counts = list(made.counts)
+            assert set(counts) <= {0, 1}
+            assert list(made.counts) == counts, "nobody is inside any more"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted
+    made = Counts(500)
+    pool.run(counting.address("entry"), made.params, 500, 1, 64)
+    assert made.all_are(1)
 
 
 # -- how many ----------------------------------------------------------------------------------

@@ -95,6 +95,7 @@ class Frame:
         self.snapshot = recorder.builder.snapshot()
         self.counts = dict(recorder.counts)
         self.was_unsettled = recorder.unsettled
+        self.site = recorder.builder.at
 
     def open(self) -> State:
         """Open the region; gives the variables as they are at the start of an iteration."""
@@ -270,8 +271,16 @@ class Frame:
         for place, k, param in self._carried():
             leaf = flatten(self.before[place])[0][k]
             initial.append(convert(recorder, leaf, self.types[param]))
+        self._note_unset()
         results = builder.loop(tuple(initial), builder.close(), tuple(types))
         return self._behind(groups, merged, results)
+
+    def _note_unset(self) -> None:
+        """A variable that only the loop's body sets has no value behind a loop that may not run."""
+        for place, name in enumerate(self.names):
+            ends = [exit.state[place] is UNSET for exit in (*self.breaks, *self.continues)]
+            if any(ends) and not all(ends):
+                self.recorder.unset[name] = self.site
 
     def _behind(
         self,

@@ -108,7 +108,8 @@ class Array(Proxy):
         keys = key if isinstance(key, tuple) else tuple(key) if isinstance(key, Vector) else (key,)
         if len(keys) != self.ndim:
             fail(
-                f"{self.name} has {self.ndim} axes and is indexed with {len(keys)}",
+                f"{self.name} has {self.ndim} {'axis' if self.ndim == 1 else 'axes'} and is indexed "
+                f"with {len(keys)}",
                 f"write {self.name}[{', '.join('ijk'[: self.ndim]) or '()'}]",
             )
         return tuple(self._index(recorder, item) for item in keys)
@@ -150,7 +151,10 @@ class Array(Proxy):
             fail(f"{self.name} is a constant and cannot be written")
         if isinstance(value, Vector):
             if len(value.items) != len(places):
-                fail(f"{value.type_name} is stored to {self.element_name}")
+                fail(
+                    f"{value.type_name} is stored to {self.element_name}",
+                    "store one component, such as v.x, or use an array of the vector type",
+                )
             new: Sequence[object] = value.items
         elif len(places) > 1:
             fail(

@@ -34,6 +34,9 @@ __all__ = ["Escape", "Loop", "Walk"]
 CHEAP: Final = 16
 
 
+# Lanes leave a loop in few of its iterations: registers are for the others.
+RARELY: Final = ", !prof !{!\"branch_weights\", i32 1, i32 30}"
+
 Names = tuple[str, ...]  # of one scalar, or of the vectors of a value
 
 
@@ -407,7 +410,8 @@ class Walk:
         going = lanes.narrowed(mask, condition) if holds else lanes.without(mask, condition)
         assert going is not None and self.w.block is not None
         before = self.w.block
-        self.w.branch(lanes.any(going), inside, after)
+        rarely = RARELY if self._loops else ""
+        self.w.branch(lanes.any(going), inside, after, rarely)
         self.w.open(inside)
         self._inside(arm, going, gone, node.args[0], holds=holds)
         self.w.open(gone.label)

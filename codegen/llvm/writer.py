@@ -64,8 +64,8 @@ class Writer:
     def jump(self, label: str) -> None:
         self._close(f"br label %{label}")
 
-    def branch(self, condition: str, yes: str, no: str) -> None:
-        self._close(f"br i1 {condition}, label %{yes}, label %{no}")
+    def branch(self, condition: str, yes: str, no: str, more: str = "") -> None:
+        self._close(f"br i1 {condition}, label %{yes}, label %{no}{more}")
 
     def stop(self, terminator: str) -> None:
         """End the open block by any other terminator."""

@@ -121,7 +121,7 @@ def _atomic(kind: str, array: Any, key: Any, operands: Sequence[Any], order: str
         fail(f"memory order {order!r}", "orders are relaxed, acquire, release and acq_rel")
     dtype = array.dtype
     if kind in ("and", "or", "xor") and dtype.is_float:
-        fail(f"{what} on {dtype.name}: floats have no bitwise operations")
+        fail(f"{what} on {dtype.name}: floats have no bitwise operations", "use an array of kj.u32")
     if dtype is bool_ and kind in ("add", "sub", "min", "max"):
         fail(f"{what} on bool", "use an array of kj.i32")
     indices = array.indices(key)

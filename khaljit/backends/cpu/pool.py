@@ -32,6 +32,9 @@ __all__ = ["Pool", "available_threads"]
 
 CACHE_LINE: Final = 64
 
+LOOK_AGAIN: Final = 0.1
+"""Seconds after which a waiting launch looks by itself: a signal can swallow what it waits for."""
+
 Entry = Callable[[int, int, int, int, int], None]
 
 _ENTRY: Final = ctypes.CFUNCTYPE(
@@ -104,6 +107,7 @@ class Job:
         self.arena_bytes = arena_bytes
         self.counter.value = 0
         self.closed = False
+        self.done.acquire(blocking=False)  # released after the last launch had looked by itself
 
     def work(self, scratch: Scratch) -> None:
         """Enter the kernel with this thread."""
@@ -171,12 +175,23 @@ class Pool:
         self._jobs.append(job)
 
     def _share(self, job: Job, helpers: int) -> None:
+        """Run a job with helpers, and stay until all of them are out, interrupted or not."""
         called: list[Worker] = []
+        interrupt: BaseException | None = None
         try:
             self._call(job, helpers, called)
             job.work(self._scratch)
-        finally:
-            self._close(job, called)
+        except BaseException as error:
+            interrupt = error
+        while True:
+            try:
+                if self._close(job, called):
+                    break
+                job.done.acquire(timeout=LOOK_AGAIN)
+            except BaseException as error:
+                interrupt = error
+        if interrupt is not None:
+            raise interrupt
 
     def _call(self, job: Job, helpers: int, called: list[Worker]) -> None:
         """Give the job to sleeping workers and wake them."""
@@ -203,17 +218,15 @@ class Pool:
         self._idle.append(worker)
         return True
 
-    def _close(self, job: Job, called: list[Worker]) -> None:
-        """Take the job back from those who have not entered, and wait for those who have."""
+    def _close(self, job: Job, called: list[Worker]) -> bool:
+        """Take the job back from those who have not entered; whether all who have are out."""
         with self._lock:
             for worker in called:
                 if worker.job is job:
                     worker.job = None
                     self._idle.append(worker)
             job.closed = True
-            waiting = job.inside > 0
-        if waiting:
-            _acquire(job.done)
+            return job.inside == 0
 
     def _serve(self, worker: Worker) -> None:
         """What a worker does all its life."""
@@ -231,19 +244,6 @@ class Pool:
                 job.inside -= 1
                 if job.closed and job.inside == 0:
                     job.done.release()
-
-
-def _acquire(lock: threading.Lock) -> None:
-    """Take a lock; an interrupt on the way is kept until it is ours."""
-    interrupt: BaseException | None = None
-    while True:
-        try:
-            lock.acquire()
-            break
-        except BaseException as error:
-            interrupt = error
-    if interrupt is not None:
-        raise interrupt
 
 
 _POOLS: Final[weakref.WeakSet[Pool]] = weakref.WeakSet()

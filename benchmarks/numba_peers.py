@@ -1,19 +1,18 @@
-"""The same workloads in NumPy and in Numba, written as a user would at the first try.
+"""The workloads in Numba, written as a user would at the first try.
 
-Numba's functions are made by `compiled`, once as they stand (``parallel=True``) and once with
-``fastmath=True``; they are plain Python here. NumPy's work on whole arrays; SciPy lends ``erf``.
+The functions are plain Python here; `compiled` makes parallel ones of them, strict or fast. A
+constant of Python is f64 to Numba, so what should be f32 is cast.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any, Final
 
-import numba  # type: ignore[import-untyped]  # has no stubs
+import numba
 import numpy as np
-import scipy.special  # type: ignore[import-untyped]  # has no stubs
 from numba import prange
 
 from benchmarks.kernels import (
@@ -31,9 +30,6 @@ from benchmarks.kernels import (
     VOLATILITY,
 )
 
-__all__ = ["compiled"]
-
-Floats = np.ndarray[Any, np.dtype[np.float32]]
 Array = np.ndarray[Any, Any]
 
 MODES: Final[dict[str, dict[str, bool]]] = {
@@ -42,107 +38,20 @@ MODES: Final[dict[str, dict[str, bool]]] = {
 }
 
 
-@lru_cache(maxsize=None)
-def compiled(function: Callable[..., Any], mode: str, cache: bool = False) -> Any:
-    """Numba's parallel function in a mode."""
-    return numba.njit(parallel=True, cache=cache, **MODES[mode])(function)
+@cache
+def compiled(
+    function: Callable[..., Any], mode: str = "Numba", parallel: bool = True, stored: bool = False
+) -> Any:
+    """Numba's function in a mode; with ``stored`` it is kept on disk for the next process."""
+    return numba.njit(parallel=parallel, cache=stored, **MODES[mode])(function)
 
 
-# NumPy.
-
-
-def numpy_saxpy(x: Floats, y: Floats, a: float) -> None:
-    y += np.float32(a) * x
-
-
-def numpy_matmul(a: Floats, b: Floats, out: Floats) -> None:
-    np.matmul(a, b, out=out)
-
-
-def numpy_nbody_vec3(positions: Floats, out: Floats) -> None:
-    for start in range(0, len(positions), 256):  # all pairs at once would not fit the caches
-        apart = positions[None] - positions[start : start + 256, None]
-        squared = np.einsum("ijk,ijk->ij", apart, apart) + np.float32(SOFTENING)
-        out[start : start + 256] = np.einsum("ijk,ij->ik", apart, squared ** np.float32(-1.5))
-
-
-def numpy_nbody_arrays(
-    x: Floats, y: Floats, z: Floats, out_x: Floats, out_y: Floats, out_z: Floats
-) -> None:
-    for start in range(0, len(x), 256):
-        part = slice(start, start + 256)
-        dx, dy, dz = x - x[part, None], y - y[part, None], z - z[part, None]
-        inverse = 1 / np.sqrt(dx * dx + dy * dy + dz * dz + np.float32(SOFTENING))
-        cubed = inverse * inverse * inverse
-        out_x[part] = (dx * cubed).sum(1)
-        out_y[part] = (dy * cubed).sum(1)
-        out_z[part] = (dz * cubed).sum(1)
-
-
-def numpy_mandelbrot(out: Array, limit: int) -> None:
-    height, width = out.shape
-    x = np.float32(-2) + np.float32(3) * np.arange(width, dtype=np.float32) / np.float32(width)
-    y = np.float32(-1.5) + np.float32(3) * np.arange(height, dtype=np.float32) / np.float32(height)
-    points = (x + 1j * y[:, None]).astype(np.complex64).ravel()
-    counts = np.zeros(points.size, out.dtype)
-    where = np.arange(points.size)
-    values = np.zeros_like(points)
-    for _ in range(limit):
-        inside = values.real**2 + values.imag**2 <= 4
-        where, values, points = where[inside], values[inside], points[inside]
-        values = values * values + points
-        counts[where] += 1
-    out[:] = counts.reshape(out.shape)
-
-
-def numpy_total(values: Floats, out: Floats) -> None:
-    out[0] = values.sum()
-
-
-def numpy_histogram(levels: Array, bins: Array) -> None:
-    bins += np.bincount(levels, minlength=BINS).astype(bins.dtype)
-
-
-def numpy_black_scholes_erf(
-    price: Floats, strike: Floats, years: Floats, call: Floats, put: Floats
-) -> None:
-    spread = VOLATILITY * np.sqrt(years)
-    d1 = (np.log(price / strike) + (RATE + 0.5 * VOLATILITY * VOLATILITY) * years) / spread
-    d2 = d1 - spread
-    n1 = 0.5 + 0.5 * scipy.special.erf(d1 * HALF_ROOT)
-    n2 = 0.5 + 0.5 * scipy.special.erf(d2 * HALF_ROOT)
-    later = strike * np.exp(-RATE * years)
-    call[:] = price * n1 - later * n2
-    put[:] = later * (1 - n2) - price * (1 - n1)
-
-
-def _numpy_normal(d: Floats) -> Floats:
-    t = 1 / (1 + GAMMA * np.abs(d))
-    tail = t * (A1 + t * (A2 + t * (A3 + t * (A4 + t * A5))))
-    upper = ROOT_TAU_INVERSE * np.exp(-0.5 * d * d) * tail
-    return np.where(d > 0, 1 - upper, upper)
-
-
-def numpy_black_scholes_polynomial(
-    price: Floats, strike: Floats, years: Floats, call: Floats, put: Floats
-) -> None:
-    spread = VOLATILITY * np.sqrt(years)
-    d1 = (np.log(price / strike) + (RATE + 0.5 * VOLATILITY * VOLATILITY) * years) / spread
-    n1, n2 = _numpy_normal(d1), _numpy_normal(d1 - spread)
-    later = strike * np.exp(-RATE * years)
-    call[:] = price * n1 - later * n2
-    put[:] = later * (1 - n2) - price * (1 - n1)
-
-
-# Numba. Constants of Python are f64 there, so what should be f32 is cast where it matters.
-
-
-def saxpy(x: Floats, y: Floats, a: np.float32) -> None:
+def saxpy(x: Array, y: Array, a: np.float32) -> None:
     for i in prange(y.size):
         y[i] = a * x[i] + y[i]
 
 
-def matmul(a: Floats, b: Floats, out: Floats) -> None:
+def matmul(a: Array, b: Array, out: Array) -> None:
     for i in prange(a.shape[0]):
         for j in range(b.shape[1]):
             total = np.float32(0)
@@ -151,7 +60,7 @@ def matmul(a: Floats, b: Floats, out: Floats) -> None:
             out[i, j] = total
 
 
-def matmul_tiled(a: Floats, b: Floats, out: Floats) -> None:
+def matmul_tiled(a: Array, b: Array, out: Array) -> None:
     tile = 64
     for block in prange((a.shape[0] + tile - 1) // tile):
         first, last = block * tile, min((block + 1) * tile, a.shape[0])
@@ -164,7 +73,7 @@ def matmul_tiled(a: Floats, b: Floats, out: Floats) -> None:
                         out[i, j] += factor * b[k, j]
 
 
-def nbody_vec3(positions: Floats, out: Floats) -> None:
+def nbody_vec3(positions: Array, out: Array) -> None:
     softening = np.float32(SOFTENING)
     for i in prange(len(positions)):
         x, y, z = positions[i, 0], positions[i, 1], positions[i, 2]
@@ -180,7 +89,7 @@ def nbody_vec3(positions: Floats, out: Floats) -> None:
 
 
 def nbody_arrays(
-    x: Floats, y: Floats, z: Floats, out_x: Floats, out_y: Floats, out_z: Floats
+    x: Array, y: Array, z: Array, out_x: Array, out_y: Array, out_z: Array
 ) -> None:
     softening = np.float32(SOFTENING)
     for i in prange(len(x)):
@@ -209,7 +118,7 @@ def mandelbrot(out: Array, limit: int) -> None:
             out[y, x] = count
 
 
-def total(values: Floats, out: Floats) -> None:
+def total(values: Array, out: Array) -> None:
     found = 0.0
     for i in prange(values.size):
         found += values[i]
@@ -227,7 +136,7 @@ def histogram(levels: Array, bins: Array) -> None:
 
 
 def black_scholes_erf(
-    price: Floats, strike: Floats, years: Floats, call: Floats, put: Floats
+    price: Array, strike: Array, years: Array, call: Array, put: Array
 ) -> None:
     rate, volatility = np.float32(RATE), np.float32(VOLATILITY)
     half, one, root = np.float32(0.5), np.float32(1), np.float32(HALF_ROOT)
@@ -254,7 +163,7 @@ def _normal(d: np.float32) -> np.float32:
 
 
 def black_scholes_polynomial(
-    price: Floats, strike: Floats, years: Floats, call: Floats, put: Floats
+    price: Array, strike: Array, years: Array, call: Array, put: Array
 ) -> None:
     rate, volatility = np.float32(RATE), np.float32(VOLATILITY)
     half, one = np.float32(0.5), np.float32(1)
@@ -268,13 +177,13 @@ def black_scholes_polynomial(
         put[i] = later * (one - n2) - s * (one - n1)
 
 
-def launch_2(x: Floats, y: Floats, a: np.float32) -> None:
+def launch_2(x: Array, y: Array, a: np.float32) -> None:
     for i in range(y.size):
         y[i] = a * x[i]
 
 
 def launch_8(
-    a: Floats, b: Floats, c: Floats, d: Floats, e: Floats, f: Floats, g: Floats, out: Floats
+    a: Array, b: Array, c: Array, d: Array, e: Array, f: Array, g: Array, out: Array
 ) -> None:
     for i in range(out.size):
         out[i] = a[i] + b[i] + c[i] + d[i] + e[i] + f[i] + g[i]

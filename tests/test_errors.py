@@ -1,0 +1,221 @@
+"""What khaljit says: every kind of TraceError by its whole message, and errors of a call."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import khaljit as kj
+from tests import wrong_kernels
+
+GOLDEN = Path(__file__).parent / "golden" / "errors"
+NAMES = [
+    name
+    for name, value in vars(wrong_kernels).items()
+    if inspect.isfunction(value) and list(inspect.signature(value).parameters) == ["a", "n", "u"]
+]
+
+
+def _message(error: kj.KhaljitError) -> str:
+    text = re.sub(r"[^\s]*wrong_kernels\.py:\d+", "wrong_kernels.py:LINE", str(error))
+    return re.sub(r"at line \d+", "at line LINE", text) + "\n"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_mistake_is_explained(name: str, request: pytest.FixtureRequest) -> None:
+    kernel = kj.jit(workgroup=8)(getattr(wrong_kernels, name))
+    arrays = [np.zeros(8, dtype) for dtype in (np.float32, np.int32, np.uint32)]
+    with kj.use("interpreter"), pytest.raises(kj.TraceError) as caught:
+        kernel[8](*arrays)
+    assert caught.value.at is not None
+    assert caught.value.mend is not None
+    path = GOLDEN / f"{name}.txt"
+    if request.config.getoption("--update-golden"):
+        path.write_text(_message(caught.value))
+    assert _message(caught.value) == path.read_text()
+
+
+def test_every_golden_message_has_its_kernel() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.txt")} == set(NAMES)
+
+
+def test_a_failed_recording_can_be_tried_again_and_fails_the_same() -> None:
+    """NVIDIA/warp#1713."""
+    kernel = kj.jit(wrong_kernels.signed_with_unsigned)
+    arrays = [np.zeros(8, dtype) for dtype in (np.float32, np.int32, np.uint32)]
+    messages = []
+    for _ in range(2):
+        with pytest.raises(kj.TraceError) as caught:
+            kernel[8](*arrays)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+
+
+def test_the_truth_of_a_value_without_source_is_explained() -> None:
+    scope: dict[str, Any] = {"kj": kj}
+    exec("def f(a):\n  if a[0] > 1:\n    a[0] = 2.0", scope)
+    with pytest.raises(kj.TraceError, match="truth of a run-time value") as caught:
+        kj.jit(scope["f"])[1](np.zeros(1, np.float32))
+    assert caught.value.at is not None
+    assert caught.value.at.line == 2
+    assert "kj.select" in (caught.value.mend or "")
+
+
+def test_values_are_dead_after_the_recording() -> None:
+    leaked: list[Any] = []
+
+    @kj.jit
+    def leak(a: Any) -> None:
+        leaked.append(a[0])
+
+    leak[1](np.zeros(1, np.float32))
+    with pytest.raises(kj.TraceError, match="used after the kernel was recorded"):
+        leaked[0] + 1
+
+
+def test_kernel_functions_outside_a_kernel_say_so() -> None:
+    for call in (lambda: kj.global_id(0), kj.barrier, lambda: kj.sin(1.0), lambda: kj.vec3(1.0)):
+        with pytest.raises(kj.TraceError, match="only inside a kernel"):
+            call()
+
+
+def test_an_unfilled_closure_cell_is_named() -> None:
+    """NVIDIA/warp#913."""
+
+    @kj.jit
+    def kernel(a: Any) -> None:
+        a[0] = later
+
+    with pytest.raises(kj.TraceError, match="'later' of .*kernel has no value yet"):
+        kernel[1](np.zeros(1, np.float32))
+    later = 1
+
+
+def test_mutual_recursion_shows_the_chain() -> None:
+    """numba/numba#7697."""
+
+    def ping(x: Any) -> Any:
+        return pong(x)
+
+    def pong(x: Any) -> Any:
+        return ping(x)
+
+    @kj.jit
+    def kernel(a: Any) -> None:
+        a[0] = ping(a[0])
+
+    with pytest.raises(kj.TraceError, match="ping -> pong -> ping"):
+        kernel[1](np.zeros(1, np.float32))
+
+
+@kj.jit
+def saxpy(x: kj.Array1[kj.f32], y: kj.Array1[kj.f32], a: kj.f32) -> None:
+    i = kj.global_id(0)
+    if i < x.size:
+        y[i] = a * x[i] + y[i]
+
+
+@kj.jit
+def numbers(out: kj.Array1[kj.i32], small: kj.u8, flag: kj.bool) -> None:
+    out[0] = small
+
+
+@kj.jit
+def free(a: Any, b: Any) -> None:
+    a[0] = b
+
+
+X, Y = np.zeros(8, np.float32), np.ones(8, np.float32)
+I = np.zeros(8, np.int32)  # noqa: E741
+READ_ONLY = np.zeros(8, np.float32)
+READ_ONLY.flags.writeable = False
+UNALIGNED = np.zeros(33, np.uint8)[1:].view(np.float32)
+PACKED = np.zeros(8, np.dtype([("x", np.float32), ("tag", np.uint8)]))["x"]
+
+CALLS: dict[str, tuple[Any, type[Exception], str]] = {
+    "too few": (lambda: saxpy[8](X, Y), TypeError, "missing a required argument: 'a'"),
+    "too many": (lambda: saxpy[8](X, Y, 1, 2), TypeError, "too many positional"),
+    "keyword": (lambda: saxpy[8](X, Y, b=1), TypeError, "missing a required argument"),
+    "twice": (lambda: saxpy[8](X, Y, 1, x=X), TypeError, "multiple values"),
+    "dtype": (lambda: saxpy[8](X.astype("f8"), Y, 1), TypeError, "kj.Array1[f32] and got an array of f64"),
+    "ndim": (lambda: saxpy[8](X.reshape(2, 4), Y, 1), TypeError, "got an array with 2 axes"),
+    "0-d": (lambda: saxpy[8](np.float32(1), Y, 1), TypeError, "parameter x expects"),
+    "list": (lambda: saxpy[8]([1.0], Y, 1), TypeError, "got a list"),
+    "none": (lambda: saxpy[8](object(), Y, 1), TypeError, "got a object"),
+    "swapped": (lambda: saxpy[8](X.astype(">f4"), Y, 1), TypeError, "got a NumPy array of >f4"),
+    "object": (lambda: saxpy[8](X.astype(object), Y, 1), TypeError, "got a NumPy array of object"),
+    "masked": (lambda: saxpy[8](np.ma.masked_array(X), Y, 1), TypeError, "a masked array"),
+    "read-only": (lambda: saxpy[8](X, READ_ONLY, 1), ValueError, "writes parameter y, and got a read-only"),
+    "unaligned": (lambda: saxpy[8](UNALIGNED, Y, 1), ValueError, "not aligned to 4 bytes"),
+    "packed": (lambda: saxpy[8](PACKED, Y, 1), ValueError, "no multiples of 4 bytes"),
+    "overlap": (lambda: saxpy[8](Y[1:], Y[:-1], 1), ValueError, "parameters x and y overlap in part"),
+    "array for number": (lambda: saxpy[8](X, Y, X), TypeError, "parameter a expects f32"),
+    "number for array": (lambda: saxpy[8](1.0, Y, 1), TypeError, "parameter x expects kj.Array1[f32] and got the float 1.0"),
+    "string for number": (lambda: saxpy[8](X, Y, "1"), TypeError, "got a str"),
+    "large float": (lambda: saxpy[8](X, Y, 1e300), OverflowError, "expects f32 and got 1e+300"),
+    "out of range": (lambda: numbers[1](I, 300, True), OverflowError, "expects u8 and got 300, which is not between 0 and 255"),
+    "negative": (lambda: numbers[1](I, -1, True), OverflowError, "not between 0 and 255"),
+    "float for int": (lambda: numbers[1](I, 1.5, True), TypeError, "expects u8 and got the float 1.5"),
+    "nan for int": (lambda: numbers[1](I, float("nan"), True), TypeError, "got the float nan"),
+    "int for bool": (lambda: numbers[1](I, 1, 2), TypeError, "expects bool and got the int 2"),
+    "wide int": (lambda: free[1](I, 2**40), OverflowError, "annotate the parameter (b: kj.i64)"),
+    "complex": (lambda: free[1](I, 1j), TypeError, "got a complex"),
+    "dict": (lambda: free[1](I, {}), TypeError, "got a dict"),
+    "no grid": (lambda: saxpy(X, Y, 1), TypeError, "write saxpy[n](...)"),
+    "negative grid": (lambda: saxpy[-1], ValueError, "the grid -1 is negative"),
+    "float grid": (lambda: saxpy[8.0], TypeError, "the grid 8.0 holds a float"),
+    "bool grid": (lambda: saxpy[True], TypeError, "holds a bool"),
+    "long grid": (lambda: saxpy[1, 2, 3, 4], ValueError, "has 4 axes"),
+    "empty grid": (lambda: saxpy[()], ValueError, "has 0 axes"),
+    "huge grid": (lambda: saxpy[2**70], ValueError, "is too large"),
+    "string grid": (lambda: saxpy["8"], TypeError, "holds a str"),
+    "groups without size": (lambda: saxpy[kj.Workgroups(2)], ValueError, "counts workgroups, and the backend chooses"),
+    "workgroup": (lambda: kj.jit(workgroup=0)(lambda a: None), ValueError, "workgroup=0"),
+    "workgroup axes": (lambda: kj.jit(workgroup=(1, 2, 3, 4))(lambda a: None), ValueError, "up to three"),
+    "not a function": (lambda: kj.jit(3), TypeError, "applied to a int"),
+    "star": (lambda: kj.jit(lambda *a: None)[1](X), TypeError, "takes *a"),
+    "device kind": (lambda: kj.device("gpu"), ValueError, "no kind of device called 'gpu'"),
+    "device number": (lambda: kj.device("cpu:3"), ValueError, "there is one cpu device"),
+    "threads": (lambda: kj.device("cpu", threads=0), ValueError, "threads=0"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_wrong_call_is_explained_by_an_error_of_the_right_kind(name: str) -> None:
+    call, kind, message = CALLS[name]
+    with pytest.raises(kind, match=re.escape(message)) as caught:
+        call()
+    assert isinstance(caught.value, kj.KhaljitError)
+    assert "\n  mend: " in str(caught.value)
+
+
+def test_wrong_calls_change_nothing_and_the_kernel_still_works() -> None:
+    before = Y.copy()
+    for name in ("too few", "overlap", "read-only", "dtype"):
+        with pytest.raises(kj.KhaljitError):
+            CALLS[name][0]()
+    assert (before == Y).all()
+    x, y = np.ones(8, np.float32), np.ones(8, np.float32)
+    saxpy[8](x, y, 2)
+    assert (y == 3).all()
+
+
+def test_kernels_are_pickled_by_name() -> None:
+    """jax-ml/jax#5043."""
+    again = pickle.loads(pickle.dumps(saxpy))
+    assert again is saxpy
+
+
+def test_mixing_devices_is_an_error() -> None:
+    here, there = kj.device("cpu"), kj.device("interpreter")
+    x, y = here.array(X), there.array(Y)
+    with pytest.raises(ValueError, match="live on cpu and interpreter"):
+        saxpy[8](x, y, 1)
+    with pytest.raises(TypeError, match="parameter y got a NumPy array beside arrays on cpu"):
+        saxpy[8](x, Y, 1)

@@ -1,0 +1,219 @@
+"""Kernels with one mistake each, for the golden messages of ``test_errors.py``.
+
+Each function takes arrays ``a`` (f32), ``n`` (i32), ``u`` (u32), all of 8 elements. Lines may move:
+the golden files hold the source line, and ``LINE`` for its number.
+"""
+
+# ruff: noqa: B018, B904, E731, F841, RET503
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import khaljit as kj
+
+TABLE = np.arange(4)
+NAMES = ["x"]
+LEAKED: list[Any] = []
+
+
+def raises(a: Any, n: Any, u: Any) -> None:
+    if a[0] > 0:
+        raise ValueError("negative")
+
+
+def captures_array(a: Any, n: Any, u: Any) -> None:
+    a[0] = TABLE[n[0]]
+
+
+def adds_captured_array(a: Any, n: Any, u: Any) -> None:
+    a[0] = a[0] + TABLE
+
+
+def undefined_on_one_path(a: Any, n: Any, u: Any) -> None:
+    if n[0] > 2:
+        t = 1.0
+    a[0] = t
+
+
+def undefined_after_loop(a: Any, n: Any, u: Any) -> None:
+    for k in range(n[0]):
+        last = k
+    a[0] = last
+
+
+def strong_type_changes_in_loop(a: Any, n: Any, u: Any) -> None:
+    x = a[0]
+    for _ in range(3):
+        x = kj.i32(x)
+    a[0] = x
+
+
+def strong_type_changes_at_branch(a: Any, n: Any, u: Any) -> None:
+    x = n[1]
+    if n[0] > 0:
+        x = a[0]
+    a[0] = x
+
+
+def signed_with_unsigned(a: Any, n: Any, u: Any) -> None:
+    n[0] = n[0] + u[0]
+
+
+def literal_does_not_fit(a: Any, n: Any, u: Any) -> None:
+    n[0] = n[0] * 0x9E3779B9
+
+
+def float_stored_to_integer(a: Any, n: Any, u: Any) -> None:
+    n[0] = a[0]
+
+
+def float_literal_stored_to_integer(a: Any, n: Any, u: Any) -> None:
+    n[0] = 0.5
+
+
+def barrier_in_divergent_flow(a: Any, n: Any, u: Any) -> None:
+    if kj.local_id(0) < 3:
+        kj.barrier()
+
+
+def barrier_after_divergent_return(a: Any, n: Any, u: Any) -> None:
+    if kj.global_id(0) >= a.size:
+        return
+    kj.barrier()
+
+
+def barrier_after_divergent_break(a: Any, n: Any, u: Any) -> None:
+    for k in range(4):
+        if n[kj.local_id(0)] == k:
+            break
+        kj.barrier()
+
+
+def try_statement(a: Any, n: Any, u: Any) -> None:
+    try:
+        a[0] = 1.0
+    except ValueError:
+        pass
+
+
+def with_statement(a: Any, n: Any, u: Any) -> None:
+    with open("file"):
+        a[0] = 1.0
+
+
+def del_statement(a: Any, n: Any, u: Any) -> None:
+    x = a[0]
+    del x
+
+
+def global_statement(a: Any, n: Any, u: Any) -> None:
+    global LEAKED
+    LEAKED = [a[0]]
+
+
+def generator(a: Any, n: Any, u: Any) -> Any:
+    yield a[0]
+
+
+def match_statement(a: Any, n: Any, u: Any) -> None:
+    match n[0]:
+        case 1:
+            a[0] = 1.0
+
+
+def unknown_attribute(a: Any, n: Any, u: Any) -> None:
+    a[0] = a.length
+
+
+def unknown_function(a: Any, n: Any, u: Any) -> None:
+    a[0] = kj.sqroot(a[0])
+
+
+def foreign_function(a: Any, n: Any, u: Any) -> None:
+    a[0] = np.linalg.norm(a[0])
+
+
+def returns_a_value(a: Any, n: Any, u: Any) -> Any:
+    return a[0]
+
+
+def negative_index(a: Any, n: Any, u: Any) -> None:
+    a[-1] = 0.0
+
+
+def float_index(a: Any, n: Any, u: Any) -> None:
+    a[a[0]] = 0.0
+
+
+def wrong_number_of_axes(a: Any, n: Any, u: Any) -> None:
+    a[0, 1] = 0.0
+
+
+def iterates_an_array(a: Any, n: Any, u: Any) -> None:
+    for x in a:
+        x
+
+
+def slices_an_array(a: Any, n: Any, u: Any) -> None:
+    a[1:3]
+
+
+def list_by_run_time_index(a: Any, n: Any, u: Any) -> None:
+    NAMES[n[0]]
+
+
+def mutates_a_list_in_a_branch(a: Any, n: Any, u: Any) -> None:
+    if n[0] > 0:
+        NAMES.append("y")
+
+
+def attribute_of_host_object(a: Any, n: Any, u: Any) -> None:
+    kj.workgroup = n[0]
+
+
+def vector_into_scalar(a: Any, n: Any, u: Any) -> None:
+    a[0] = kj.vec3(1.0)
+
+
+def missing_component(a: Any, n: Any, u: Any) -> None:
+    a[0] = kj.vec2(1.0).z
+
+
+def bitwise_on_floats(a: Any, n: Any, u: Any) -> None:
+    a[0] = a[0] & 1
+
+
+def arithmetic_on_bools(a: Any, n: Any, u: Any) -> None:
+    n[0] = (n[0] > 1) + (n[1] > 1)
+
+
+def bitwise_atomic_on_floats(a: Any, n: Any, u: Any) -> None:
+    kj.atomic_or(a, 0, 1.0)
+
+
+def shape_known_only_at_run_time(a: Any, n: Any, u: Any) -> None:
+    kj.shared(kj.f32, n[0])
+
+
+def range_of_floats(a: Any, n: Any, u: Any) -> None:
+    for _ in range(a[0]):
+        pass
+
+
+def python_int_needed(a: Any, n: Any, u: Any) -> None:
+    "abc"[n[0]]
+
+
+def recursive(x: Any) -> Any:
+    return recursive(x - 1)
+
+
+def recursion(a: Any, n: Any, u: Any) -> None:
+    a[0] = recursive(a[0])
+
+
+def walrus_in_condition(a: Any, n: Any, u: Any) -> None:
+    if n[0] > 0 and (y := n[1]) > 0:
+        n[0] = y
