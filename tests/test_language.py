@@ -510,6 +510,50 @@ def test_a_changed_item_of_a_captured_list_is_seen() -> None:
         COEFFICIENTS[2] = 3
 
 
+TOTAL = [1, 2, 3]
+
+
+def test_a_captured_list_that_is_iterated_is_guarded_as_a_whole() -> None:
+    @kj.jit
+    def kernel(a: kj.Array1[kj.i32]) -> None:
+        total = 0
+        for c in TOTAL:
+            total += c
+        a[kj.global_id(0)] = total
+
+    a = np.zeros(1, np.int32)
+    kernel[1](a)
+    assert a[0] == 6
+    TOTAL.append(10)
+    try:
+        kernel[1](a)
+        assert a[0] == 16
+    finally:
+        TOTAL.pop()
+
+
+def test_an_unchanged_world_is_recorded_once() -> None:
+    settings = {"factor": 3, "steps": [1, 2]}
+    scene = Scene(2)
+
+    @kj.jit
+    def kernel(a: Any) -> None:
+        i = kj.global_id(0)
+        parts = [0, 0]
+        for k in kj.unroll(range(3)):
+            parts[k % 2] += a[i] + k
+        for step in settings["steps"]:
+            parts[0] += step * settings["factor"]
+        for k in range(2):
+            parts[1] += k
+        a[i] = parts[0] + parts[1] + scene.factor + scene.offset(LIMIT) + COEFFICIENTS[1]
+
+    a = np.zeros(4, np.int32)
+    for _ in range(3):
+        kernel[4](a)
+    assert kernel.cache_info()["recorded"] == 1
+
+
 def test_straight_line_kernels_need_no_source() -> None:
     scope: dict[str, Any] = {"kj": kj}
     exec("def f(a, b):\n  i = kj.global_id(0)\n  a[i] = kj.select(b[i] > 2, a[i], b[i])", scope)
@@ -717,7 +761,13 @@ def test_non_contiguous_negative_and_broadcast_strides(rng: Rng) -> None:
         out[y, x] = a[y, x]
 
     base = rng.random((12, 15), np.float32)
-    views = [base.T, base[::2, 1::3], base[::-1, ::-1], base[3:7], np.broadcast_to(base[0], (4, 15))]
+    views = [
+        base.T,
+        base[::2, 1::3],
+        base[::-1, ::-1],
+        base[3:7],
+        np.broadcast_to(base[0], (4, 15)),
+    ]
     for view in views:
         out = poisoned(view.shape)
         copy[kj.over(view)](view, out)

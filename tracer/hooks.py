@@ -8,7 +8,7 @@ import difflib
 import functools
 import operator
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
@@ -62,7 +62,20 @@ def while_(names: tuple[str, ...]) -> While:
 def for_(iterable: object, names: tuple[str, ...], continues: bool) -> For:
     recorder = _recorder()
     recorder.mark()
+    if id(iterable) in recorder.outside and isinstance(iterable, tuple | list | dict | set):
+        items = tuple(iterable)
+        for one in items:
+            recorder.reach(one)
+        if not isinstance(iterable, tuple):
+            key = ("items", id(iterable))
+            recorder.guard(key, "a captured list", functools.partial(_unchanged, iterable, items))
     return For(recorder, iterable, names, continues)
+
+
+def _unchanged(iterable: Iterable[object], items: tuple[object, ...]) -> bool:
+    """Whether a captured list, dict or set still holds the very same items."""
+    now = tuple(iterable)
+    return len(now) == len(items) and all(map(operator.is_, now, items))
 
 
 def block(names: tuple[str, ...]) -> Block:
@@ -214,8 +227,8 @@ def attribute(owner: Any, name: str) -> Any:
         return value
     if isinstance(owner, ModuleType) and _is_library(owner.__name__):
         return value
-    if not isinstance(value, MethodType | BuiltinMethodType):
-        recorder = _recorder()
+    recorder = _recorder()
+    if id(owner) in recorder.outside and not isinstance(value, MethodType | BuiltinMethodType):
         key = ("attribute", id(owner), name)
         recorder.guard(key, f"attribute {name!r}", functools.partial(getattr, owner, name, None))
     return value
@@ -245,12 +258,14 @@ def item(owner: Any, key: Any) -> Any:
             "only arrays, vectors and tuples of numbers can be: pass the data as an array",
         )
     value = owner[key]
-    if isinstance(owner, list | dict):
-        recorder = _recorder()
-        name = f"an item of a {type(owner).__name__}"
-        recorder.guard(
-            ("item", id(owner), repr(key)), name, functools.partial(_item_or_none, owner, key)
-        )
+    recorder = _recorder()
+    if id(owner) in recorder.outside:
+        if isinstance(owner, tuple):  # it cannot change, but what it holds can
+            recorder.reach(value)
+        else:
+            name = f"an item of a {type(owner).__name__}"
+            read = functools.partial(_item_or_none, owner, key)
+            recorder.guard(("item", id(owner), repr(key)), name, read)
     return value
 
 

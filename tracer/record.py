@@ -138,6 +138,8 @@ def record(
     token = _CURRENT.set(recorder)
     try:
         recorder.builder.open()
+        for value in bound:
+            recorder.reach(value)
         proxies = [params.make(label, argument) for label, argument in arguments]
         runnable = hooks.prepare(recorder, function)
         recorder.calls.append(function.__code__)
@@ -173,6 +175,7 @@ class _Parameters:
 
     def make(self, name: str, argument: Argument) -> Any:
         if isinstance(argument, ConstArgument):
+            self._recorder.reach(argument.value)
             return argument.value
         if isinstance(argument, ScalarArgument):
             return self._scalar(name, argument.dtype)

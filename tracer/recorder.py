@@ -77,6 +77,7 @@ class Recorder:
         frames: open recorded loops, innermost last.
         jump: the construct and kind that a pending jump of the host's control flow unwinds to.
         counts: number of shared, local and table memories so far.
+        outside: objects that were read from outside, by id; those made while tracing are not.
         sites: places in the source that notes point into.
         unset: where a variable was left without a value on some path, by name.
         unsettled: a loop variable of no settled type met a type that its default would not have
@@ -90,6 +91,7 @@ class Recorder:
     frames: list[Frame] = field(default_factory=list)
     jump: tuple[Construct, str] | None = None
     counts: dict[Space, int] = field(default_factory=dict)
+    outside: dict[int, object] = field(default_factory=dict)
     sites: list[Site] = field(default_factory=list)
     unset: dict[str, Site | None] = field(default_factory=dict)
     workgroup: tuple[int, int, int] | None = None
@@ -134,7 +136,12 @@ class Recorder:
         found = self.guards.get(key)
         if found is None:
             found = self.guards[key] = Guard(name, read, read())
+            self.reach(found.seen)
         return found.seen
+
+    def reach(self, value: object) -> None:
+        """Remember that an object came from outside, so that what is read of it is guarded."""
+        self.outside[id(value)] = value
 
     @property
     def in_traced_flow(self) -> bool:

@@ -525,7 +525,7 @@ class _Rewriter:
         self._loops.append(name)
         body = self.statements(node.body)
         self._loops.pop()
-        item = ast.Assign([node.target], self._attribute(name, "item", node.target))
+        item = self._attribute(name, "item", node.target)
         return [
             self._assign(name, iterable, node),
             self._call_statement(name, "start", node, scope=True),
@@ -533,7 +533,7 @@ class _Rewriter:
                 name,
                 [
                     *self._load(name, names, node),
-                    *self.statement(self._at(item, node.target)),
+                    *self._store(node.target, item),
                     *body,
                     self._call_statement(name, "leave", node, scope=True),
                 ],

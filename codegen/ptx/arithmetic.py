@@ -68,9 +68,7 @@ def _filled(w: Writer, text: str, dtype: DType, result: str, operands: Sequence[
     )
 
 
-def combine(
-    w: Writer, architecture: Architecture, kind: str, dtype: DType, a: str, b: str
-) -> str:
+def combine(w: Writer, architecture: Architecture, kind: str, dtype: DType, a: str, b: str) -> str:
     """What an atomic or collective of some kind makes of two values."""
     return regular(w, architecture, COMBINE[kind], dtype, (a, b))
 
@@ -162,12 +160,15 @@ def cast(w: Writer, operand: str, source: DType, to: DType) -> str:
     if source is bool_:
         return _from_bool(w, operand, to)
     if source.is_float:
-        return _float_to_float(w, operand, source, to) if to.is_float else _to_int(
-            w, operand, source, to
+        return (
+            _float_to_float(w, operand, source, to)
+            if to.is_float
+            else _to_int(w, operand, source, to)
         )
     if to.is_float:
         return w.let(
-            TYPES[to].register, f"cvt.rn.{TYPES[to].number}.{TYPES[source].number} {{d}}, {operand};"
+            TYPES[to].register,
+            f"cvt.rn.{TYPES[to].number}.{TYPES[source].number} {{d}}, {operand};",
         )
     return _resize(w, operand, source, to)
 

@@ -125,7 +125,9 @@ class _Writer:
         loop = self._loops[-1]
         if end.op is Op.CONTINUE:
             return self._into(loop.node.regions[0].params, end.args)
-        return self._into(self._read(loop.node), [end.args[_number(r)] for r in self._read(loop.node)])
+        return self._into(
+            self._read(loop.node), [end.args[_number(r)] for r in self._read(loop.node)]
+        )
 
     def _into(
         self, targets: tuple[Value, ...] | list[Value], sources: tuple[Value, ...] | list[Value]
@@ -164,7 +166,9 @@ class _Writer:
                 other = orelse if arm is then else then
                 return (yield self._arm(node, other))
         if self._is_bare(orelse) or self._is_bare(then):
-            bare, full, skips = (orelse, then, not holds) if self._is_bare(orelse) else (then, orelse, holds)
+            bare, full, skips = (
+                (orelse, then, not holds) if self._is_bare(orelse) else (then, orelse, holds)
+            )
             w.moves(self._yielded(node, bare))
             after = w.label()
             w.branch(test, after, yes=skips)
@@ -200,8 +204,7 @@ class _Writer:
         if self.code.items[arm] or arm.end.op is Op.YIELD:
             return False
         return arm.end.op is Op.RETURN or (
-            not (arm.end.op is Op.CONTINUE and self._loops[-1].carried)
-            and not self._moves(arm.end)
+            not (arm.end.op is Op.CONTINUE and self._loops[-1].carried) and not self._moves(arm.end)
         )
 
     def _leave(self, end: Value, test: str, yes: bool) -> None:

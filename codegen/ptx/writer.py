@@ -39,7 +39,11 @@ class Writer:
 
     def held(self, kind: str, operand: str) -> str:
         """The operand in a register."""
-        return operand if self.is_register(operand) else self.let(kind, f"mov.{kind} {{d}}, {operand};")
+        return (
+            operand
+            if self.is_register(operand)
+            else self.let(kind, f"mov.{kind} {{d}}, {operand};")
+        )
 
     # Instructions.
 
