@@ -21,6 +21,7 @@ README: Final = Path(__file__).with_name("README.md")
 BEGIN: Final = "<!-- results: written by python -m benchmarks --readme -->"
 END: Final = "<!-- end of results -->"
 STRICT_PEERS: Final = ("NumPy", "Numba")
+WIDTH: Final = 150
 
 HEADINGS: Final = (
     "workload", "unit", *IMPLEMENTATIONS, "strict / best strict peer", "best / best peer",
@@ -35,16 +36,14 @@ def main(
 ) -> None:
     """Measure the workloads and print rates, and ratios to the best peer."""
     numba.set_num_threads(THREADS)
-    console = Console()
-    console.print(machine())
-    table = Table(*HEADINGS)
+    console = Console(width=WIDTH)
+    table = Table(*HEADINGS, title=machine())
     rows = []
-    with kj.use(kj.device("cpu", threads=THREADS)):
+    with kj.use(kj.device("cpu", threads=THREADS)), console.status("") as status:
         for name in workloads or WORKLOADS:
+            status.update(name)
             rows.append(_row(WORKLOADS[name], size, rounds))
-            console.print("  ".join(rows[-1]))
-    for row in rows:
-        table.add_row(*row)
+            table.add_row(*rows[-1])
     console.print(table)
     if readme:
         _write(rows, size, rounds)

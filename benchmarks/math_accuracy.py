@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-import mpmath
+import mpmath  # type: ignore[import-untyped]  # ships no types
 import numpy as np
-import scipy.special  # type: ignore[import-untyped]  # has no stubs
+import scipy.special
 
 import khaljit as kj
 from khaljit.codegen.math.bounds import bound
@@ -30,6 +30,7 @@ Array = np.ndarray[Any, Any]
 
 _CHUNK: Final = 1 << 22
 _TWO: Final = frozenset({Op.POW, Op.HYPOT, Op.ATAN2})
+_REACH: Final = 200.0  # mpmath sees no arguments beyond
 _NUMPY_NAMES: Final = {
     "pow": "power",
     "asin": "arcsin",
@@ -41,6 +42,7 @@ _NUMPY_NAMES: Final = {
     "atanh": "arctanh",
 }
 _SCIPY_NAMES: Final = {"erf": "erf", "erfc": "erfc", "tgamma": "gamma", "lgamma": "gammaln"}
+_OWN_NAMES: Final = {"tgamma": "gamma"}
 _MPMATH_NAMES: Final = {**_SCIPY_NAMES, "tgamma": "gamma", "lgamma": "loggamma"}
 
 
@@ -71,9 +73,11 @@ def reference(op: Op, dtype: DType) -> Callable[..., Array]:
 
 
 def _by_mpmath(function: Callable[[Any], Any]) -> Callable[[Array], Array]:
-    def one(x: float) -> Any:
+    def one(x: Any) -> Any:
+        if not abs(x) < _REACH:
+            return np.longdouble("nan")
         try:
-            value = function(mpmath.mpf(x)).real
+            value = function(mpmath.mpf(float(x))).real
         except (ValueError, ZeroDivisionError):  # poles and NaN: the special values have tests
             return np.longdouble("nan")
         with mpmath.workprec(64):
@@ -88,7 +92,7 @@ def _by_mpmath(function: Callable[[Any], Any]) -> Callable[[Array], Array]:
 
 def kernel(op: Op) -> Any:
     """A kernel that applies the function to arrays of any one type."""
-    function: Any = getattr(kj, op.value)
+    function: Any = getattr(kj, _OWN_NAMES.get(op.value, op.value))
 
     if op in _TWO:
 

@@ -544,9 +544,10 @@ def test_an_unchanged_world_is_recorded_once() -> None:
             parts[k % 2] += a[i] + k
         for step in settings["steps"]:
             parts[0] += step * settings["factor"]
+        extra = 0
         for k in range(2):
-            parts[1] += k
-        a[i] = parts[0] + parts[1] + scene.factor + scene.offset(LIMIT) + COEFFICIENTS[1]
+            extra += k
+        a[i] = parts[0] + parts[1] + extra + scene.factor + scene.offset(LIMIT) + COEFFICIENTS[1]
 
     a = np.zeros(4, np.int32)
     for _ in range(3):

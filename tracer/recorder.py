@@ -18,7 +18,8 @@ from khaljit.tracer.errors import Site, TraceError
 from khaljit.tracer.ir import Element, Memory, Space, Value
 
 if TYPE_CHECKING:
-    from khaljit.tracer.flow import Construct, Frame
+    from khaljit.tracer.flow import Construct
+    from khaljit.tracer.frames import Frame
 
 __all__ = ["Guard", "Recorder", "current", "recording", "user_site"]
 

@@ -13,24 +13,29 @@ the closure cells and the defaults of the original.
 from __future__ import annotations
 
 import ast
-import linecache
-import os
 import threading
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, Final, NoReturn, TypeVar, final
 from weakref import WeakKeyDictionary
 
 from khaljit.tracer.errors import Site, TraceError
+from khaljit.tracer.scopes import assigned, flag_breaks, jumps
+from khaljit.tracer.source import (
+    FunctionNode,
+    codes,
+    compile_inside,
+    fields,
+    find,
+    make_function,
+    no_arguments,
+)
 
 __all__ = ["Rewritten", "is_rewritten", "rewrite"]
 
 HOOKS: Final = "_kj"
-_PLACEHOLDER: Final = "_kj_function"
-_STARTED: Final = time.time()
-_FUTURE: Final = 0x1FF0000  # the compiler flags of `from __future__` imports
+_A = TypeVar("_A", bound=ast.AST)
 
 
 @final
@@ -87,149 +92,17 @@ def rewrite(function: FunctionType) -> Rewritten | None:
     with _LOCK:
         if code in _CACHE:
             return _CACHE[code]
-    found = _find(code)
+    found = find(code)
     result = None if found is None else _compile(function, *found)
     with _LOCK:
         _CACHE[code] = result
         if result is not None:
-            for inner in _codes(result.code):
+            for inner in codes(result.code):
                 _REWRITTEN[inner] = True
     return result
 
 
-def _codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from _codes(constant)
-
-
-# Finding the source.
-
-_Node = ast.FunctionDef | ast.Lambda
-_A = TypeVar("_A", bound=ast.AST)
-
-
-def _find(code: CodeType) -> tuple[_Node, str | None] | None:
-    """The syntax tree of a code object with its line numbers, and its class for name mangling."""
-    if code.co_filename.startswith("<frozen"):
-        return None
-    lines = linecache.getlines(code.co_filename)
-    if not lines or code.co_firstlineno > len(lines):
-        return None
-    node = _find_lambda(code, lines) if code.co_name == "<lambda>" else _find_def(code, lines)
-    if node is None or (_changed_since_start(code.co_filename) and not _matches(node, code)):
-        return None
-    path = code.co_qualname.split(".")
-    owner = path[-2] if len(path) > 1 and path[-2] != "<locals>" else None
-    return node, owner
-
-
-def _find_def(code: CodeType, lines: Sequence[str]) -> _Node | None:
-    """Parse only the lines of the function: parsing a whole module would be slow."""
-    first = code.co_firstlineno
-    last = max(
-        (line for inner in _codes(code) for _, line, _, _ in inner.co_positions() if line),
-        default=first,
-    )
-    for end in range(last, min(len(lines), last + 100) + 1):
-        # A call or string may close on lines that hold no instruction: take more until it parses.
-        tree = _parse_block(lines[first - 1 : end])
-        if tree is not None:
-            ast.increment_lineno(tree, first - 1)
-            for node in ast.walk(tree):
-                if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
-                    return node
-            return None
-    return None
-
-
-def _parse_block(lines: Sequence[str]) -> ast.Module | None:
-    """Parse an indented block. Columns stay right: the block is put under an `if` of one line."""
-    text = "".join(lines)
-    indent = len(lines[0]) - len(lines[0].lstrip())
-    if indent == 0:
-        try:
-            return ast.parse(text)
-        except SyntaxError:
-            return None
-    try:
-        tree = ast.parse("if 1:\n" + text)
-    except SyntaxError:
-        return None
-    ast.increment_lineno(tree, -1)
-    return tree
-
-
-def _find_lambda(code: CodeType, lines: Sequence[str]) -> _Node | None:
-    try:
-        tree = ast.parse("".join(lines))
-    except SyntaxError:
-        return None
-    candidates = [
-        node
-        for node in ast.walk(tree)
-        if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno
-    ]
-    if len(candidates) == 1:
-        return candidates[0]
-    same = [node for node in candidates if _matches(node, code)]
-    return same[0] if same else None
-
-
-def _changed_since_start(filename: str) -> bool:
-    """Whether a file was edited after this process began, so that it may not be what runs."""
-    try:
-        return os.stat(filename).st_mtime > _STARTED
-    except OSError:
-        return False  # no file: a notebook cell or a registered string
-
-
-def _matches(node: _Node, code: CodeType) -> bool:
-    """Whether source compiles to a given code object."""
-    compiled = _compile_factory(node, code, code.co_freevars)
-    return compiled.co_code == code.co_code and compiled.co_names == code.co_names
-
-
-def _compile_factory(node: _Node, code: CodeType, free: Sequence[str]) -> CodeType:
-    """Compile a function inside one that has its free variables."""
-    body: list[ast.stmt]
-    if isinstance(node, ast.Lambda):
-        body = [ast.Expr(node)]
-    else:
-        # Under a name that the function cannot mean: its own may be a global to it.
-        bare = ast.FunctionDef(**{**_fields(node), "decorator_list": [], "name": _PLACEHOLDER})
-        body = [ast.copy_location(bare, node)]
-    assigned = [ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)) for name in free]
-    factory = _function("_factory", _no_arguments(), [*assigned, *body])
-    module = ast.Module([factory], [])
-    ast.fix_missing_locations(module)
-    flags = code.co_flags & _FUTURE
-    compiled = compile(module, code.co_filename, "exec", flags=flags, dont_inherit=True)
-    for outer in compiled.co_consts:
-        if isinstance(outer, CodeType):
-            for inner in outer.co_consts:
-                if isinstance(inner, CodeType) and inner.co_name in (_PLACEHOLDER, "<lambda>"):
-                    return inner.replace(co_name=code.co_name, co_qualname=code.co_qualname)
-    raise AssertionError("a compiled factory holds its function")
-
-
-def _fields(node: ast.AST) -> dict[str, Any]:
-    return {name: getattr(node, name) for name in node._fields if hasattr(node, name)}
-
-
-def _function(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:
-    fields: dict[str, Any] = {"name": name, "args": arguments, "body": body, "decorator_list": []}
-    if "type_params" in ast.FunctionDef._fields:  # Python 3.12
-        fields["type_params"] = []
-    return ast.FunctionDef(**fields)
-
-
-def _no_arguments() -> ast.arguments:
-    return ast.arguments([], [], None, [], [], None, [])
-
-
-def _compile(function: FunctionType, node: _Node, owner: str | None) -> Rewritten:
+def _compile(function: FunctionType, node: FunctionNode, owner: str | None) -> Rewritten:
     code = function.__code__
     rewriter = _Rewriter(code.co_filename, owner)
     arguments = _stripped(node.args)
@@ -237,12 +110,12 @@ def _compile(function: FunctionType, node: _Node, owner: str | None) -> Rewritte
     loads = (one for one in ast.walk(node) if isinstance(one, ast.Name))
     names = {one.id for one in loads} - local - set(code.co_freevars)
     if isinstance(node, ast.Lambda):
-        new: _Node = ast.Lambda(arguments, rewriter.expression(node.body, local))
+        new: FunctionNode = ast.Lambda(arguments, rewriter.expression(node.body, local))
     else:
         body = rewriter.function_body(node.body, local)
-        new = _function(node.name, arguments, body)
+        new = make_function(node.name, arguments, body)
     ast.copy_location(new, node)
-    compiled = _compile_factory(new, code, (*code.co_freevars, HOOKS))
+    compiled = compile_inside(new, code, (*code.co_freevars, HOOKS))
     return Rewritten(compiled, tuple(sorted(names)))
 
 
@@ -261,110 +134,6 @@ def _stripped(arguments: ast.arguments) -> ast.arguments:
         plain(arguments.kwarg) if arguments.kwarg else None,
         [],
     )
-
-
-# Scopes.
-
-
-class _Assigned(ast.NodeVisitor):
-    """Names that statements assign in their own function: nested functions, lambdas and
-    comprehensions have their own."""
-
-    def __init__(self) -> None:
-        self.names: dict[str, None] = {}
-
-    def visit_Name(self, node: ast.Name) -> None:  # named by the ast module
-        if not isinstance(node.ctx, ast.Load):
-            self.names[node.id] = None
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        self.names[node.name] = None
-
-    def visit_Attribute(self, node: ast.Attribute) -> None:
-        self._visit_target(node)
-
-    def visit_Subscript(self, node: ast.Subscript) -> None:
-        self._visit_target(node)
-
-    def _visit_target(self, node: ast.Attribute | ast.Subscript) -> None:
-        """``v.x = s`` and ``v[0] = s`` give the name v a new vector."""
-        if isinstance(node.ctx, ast.Store):
-            root = _root_name(node)
-            if root is not None:
-                self.names[root.id] = None
-        self.generic_visit(node)
-
-    def visit_Lambda(self, node: ast.Lambda) -> None:
-        del node
-
-    def _comprehension(self, node: ast.AST) -> None:
-        for inner in ast.walk(node):  # a walrus inside assigns to the function's variable
-            if isinstance(inner, ast.NamedExpr):
-                self.visit(inner.target)
-
-    visit_ListComp = visit_SetComp = visit_DictComp = visit_GeneratorExp = _comprehension  # noqa: N815
-
-
-def _root_name(node: ast.expr) -> ast.Name | None:
-    """The name that ``name.x.y`` or ``name[i]`` starts with; None when it stands in an array."""
-    if isinstance(node, ast.Attribute):
-        return _root_name(node.value)
-    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
-        return node.value
-    return node if isinstance(node, ast.Name) else None
-
-
-def assigned(*parts: ast.AST) -> tuple[str, ...]:
-    """Names that some statements or expressions assign, in order of appearance."""
-    visitor = _Assigned()
-    for part in parts:
-        visitor.visit(part)
-    return tuple(visitor.names)
-
-
-class _Jumps(ast.NodeVisitor):
-    """Which jumps leave a list of statements: ``break`` and ``continue`` of the loop around
-    them, and ``return``."""
-
-    def __init__(self) -> None:
-        self.found: set[str] = set()
-        self._depth = 0
-
-    def visit_Break(self, node: ast.Break) -> None:
-        if self._depth == 0:
-            self.found.add("break")
-        del node
-
-    def visit_Continue(self, node: ast.Continue) -> None:
-        if self._depth == 0:
-            self.found.add("continue")
-        del node
-
-    def visit_Return(self, node: ast.Return) -> None:
-        self.found.add("return")
-        del node
-
-    def _loop(self, node: ast.For | ast.While) -> None:
-        self._depth += 1
-        for statement in node.body:
-            self.visit(statement)
-        self._depth -= 1
-        for statement in node.orelse:
-            self.visit(statement)
-
-    visit_For = visit_While = _loop  # noqa: N815
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        del node
-
-    visit_Lambda = visit_FunctionDef  # type: ignore[assignment]  # noqa: N815
-
-
-def jumps(statements: Sequence[ast.stmt]) -> set[str]:
-    visitor = _Jumps()
-    for statement in statements:
-        visitor.visit(statement)
-    return visitor.found
 
 
 # The rewriting.
@@ -442,7 +211,7 @@ class _Rewriter:
         arguments.defaults = [self.visit(one) for one in arguments.defaults]
         local = {*_argument_names(arguments), *assigned(*node.body)}
         body = rewriter.function_body(node.body, local)
-        new = ast.FunctionDef(**{**_fields(node), "body": body, "returns": None})
+        new = ast.FunctionDef(**{**fields(node), "body": body, "returns": None})
         for argument in (*new.args.posonlyargs, *new.args.args, *new.args.kwonlyargs):
             argument.annotation = None
         return self._at(new, node)
@@ -547,7 +316,7 @@ class _Rewriter:
         """``else`` of a loop: a flag that `break` sets, and an ``if`` behind the loop."""
         flag = self._fresh("broke")
         orelse, node.orelse = node.orelse, []
-        node.body = _flag_breaks(node.body, flag)
+        node.body = flag_breaks(node.body, flag)
         start = self._assign(flag, ast.Constant(False), node)
         test = self._at(ast.UnaryOp(ast.Not(), self._at(ast.Name(flag, ast.Load()), node)), node)
         behind = self._at(ast.If(test, orelse, []), orelse[0])
@@ -767,7 +536,7 @@ class _Rewriter:
         for inner in ast.walk(node):
             if isinstance(inner, ast.NamedExpr):
                 self._refuse(inner, ":=", "assign in a statement before this expression")
-        return self._at(ast.Lambda(_no_arguments(), self.visit(node)), node)
+        return self._at(ast.Lambda(no_arguments(), self.visit(node)), node)
 
     # Making nodes.
 
@@ -865,39 +634,3 @@ def _path(target: ast.expr) -> tuple[tuple[str, ...], ast.expr]:
         parts.append(target.attr)
         target = target.value
     return tuple(reversed(parts)), target
-
-
-class _FlagBreaks(ast.NodeTransformer):
-    """Sets a flag before every ``break`` of one loop."""
-
-    def __init__(self, flag: str) -> None:
-        self._flag = flag
-
-    def visit_Break(self, node: ast.Break) -> list[ast.stmt]:
-        flag = ast.Assign([ast.Name(self._flag, ast.Store())], ast.Constant(True))
-        for inner in ast.walk(flag):
-            if "lineno" in inner._attributes:
-                ast.copy_location(inner, node)
-        return [flag, node]
-
-    def _keep(self, node: Any) -> Any:
-        return node
-
-    def visit_For(self, node: ast.For) -> ast.For:
-        node.orelse = [self.visit(one) for one in node.orelse]
-        return node
-
-    def visit_While(self, node: ast.While) -> ast.While:
-        node.orelse = [self.visit(one) for one in node.orelse]
-        return node
-
-    visit_FunctionDef = visit_Lambda = _keep  # noqa: N815
-
-
-def _flag_breaks(body: list[ast.stmt], flag: str) -> list[ast.stmt]:
-    transformer = _FlagBreaks(flag)
-    new: list[ast.stmt] = []
-    for statement in body:
-        result = transformer.visit(statement)
-        new += result if isinstance(result, list) else [result]
-    return new

@@ -8,7 +8,7 @@ llvmlite.
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from khaljit.codegen.llvm.scan import scan
 from khaljit.codegen.llvm.target import CpuTarget
@@ -17,9 +17,11 @@ from khaljit.tracer.errors import InternalError
 if TYPE_CHECKING:
     pass  # type: ignore[import-untyped]  # it has no types
 
-__all__ = ["assemble", "disassembly", "version"]
+__all__ = ["assemble", "disassembly", "optimised", "version"]
 
-OPTIMISATION: Final = 2
+# LLVM's simplification of functions, without the passes between functions and the vectorisers:
+# measured, the code is as fast and made in half the time.
+OPTIMISATION: Final = 1
 _LOCK: Final = threading.Lock()  # LLVM's global context is one for all threads
 
 
@@ -50,7 +52,7 @@ def optimised(text: str, target: CpuTarget) -> str:
 
 def version() -> str:
     """The version of LLVM, for cache keys."""
-    import llvmlite.binding as llvm
+    import llvmlite.binding as llvm  # type: ignore[import-untyped]  # it has no types
 
     return ".".join(map(str, llvm.llvm_version_info))
 
@@ -73,8 +75,10 @@ def _optimised(text: str, target: CpuTarget) -> tuple[Any, Any]:
         codemodel="small",
     )
     options = llvm.create_pipeline_tuning_options(speed_level=OPTIMISATION)
-    options.loop_vectorization = options.slp_vectorization = False
-    options.loop_interleaving = False
+    options.loop_vectorization = options.slp_vectorization = options.loop_interleaving = False
     builder = llvm.create_pass_builder(machine, options)
-    builder.getModulePassManager().run(module, builder)
+    passes = builder.getFunctionPassManager()
+    for function in module.functions:
+        if not function.is_declaration:
+            passes.run(function, builder)
     return machine, module

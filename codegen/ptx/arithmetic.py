@@ -14,7 +14,7 @@ from khaljit.codegen.ptx.arch import Architecture
 from khaljit.codegen.ptx.forms import COMBINE, TYPES, WRAPS, form, nan
 from khaljit.codegen.ptx.writer import Writer
 from khaljit.tracer.build import constant, to_bits
-from khaljit.tracer.dtypes import DType, Kind, bf16, bool_, f16, f32, f64, i32, u32
+from khaljit.tracer.dtypes import DType, Kind, bf16, bool_, f16, f32, f64
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
 
@@ -131,7 +131,7 @@ def _clz(w: Writer, value: Value, operands: Sequence[str]) -> str:
 
 
 def _ctz(w: Writer, value: Value, operands: Sequence[str]) -> str:
-    """The leading zeros of the bits in reverse; a bit above those of a small type ends the count."""
+    """The leading zeros of the bits in reverse. A bit above a small type's ends the count."""
     dtype = value.args[0].type
     kind = TYPES[dtype].register
     bits = w.held(kind, operands[0])

@@ -122,7 +122,7 @@ def _negated(code: Code, dtype: DType, operand: str) -> str:
 
 def _in_word(code: Code, value: Value, kind: str, dtype: DType) -> None:
     """An exchange or compare-exchange on part of a word: a loop until nobody came in between."""
-    assert isinstance(value.attr, AtomicAccess) and kind in ("exchange", "compare_exchange")
+    assert isinstance(value.attr, AtomicAccess)
     w, order, scope = code.w, value.attr.order, _scope(code, value)
     operands = [_bits(code, dtype, operand) for operand in value.operands]
     after, again, done = w.label(), w.label(), w.label()

@@ -178,7 +178,7 @@ def _factor(value: Value, plan: Plan, depth: int) -> int:
         return _of_counter(value, plan, depth)
     if op not in (Op.ADD, Op.SUB, Op.MUL, Op.SHL, Op.AND, Op.BITCAST, Op.CAST):
         return 1
-    if op is Op.CAST and not value.args[0].type.is_integer or value.args[0].type.is_float:
+    if any(not arg.type.is_integer for arg in value.args):
         return 1
     factors = [_factor(arg, plan, depth + 1) for arg in value.args]
     if op is Op.MUL:

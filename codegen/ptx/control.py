@@ -153,35 +153,43 @@ class _Writer:
     # Branches.
 
     def _if(self, node: Value) -> Walk[bool]:
-        code, w = self.code, self.code.w
         self._allot(self._read(node))
         condition, then, orelse = node.args[0], *node.regions
         holds = True
         while condition.op is Op.NOT:
             condition, holds = condition.args[0], not holds
-        test = code.operand(condition)
-        for arm, yes in ((then, holds), (orelse, not holds)):
+        test = self.code.operand(condition)
+        sides = ((then, orelse, holds), (orelse, then, not holds))
+        for arm, other, yes in sides:
             if self._leaves_at_once(arm):
                 self._leave(arm.end, test, yes)
-                other = orelse if arm is then else then
-                return (yield self._arm(node, other))
-        if self._is_bare(orelse) or self._is_bare(then):
-            bare, full, skips = (
-                (orelse, then, not holds) if self._is_bare(orelse) else (then, orelse, holds)
-            )
-            w.moves(self._yielded(node, bare))
-            after = w.label()
-            w.branch(test, after, yes=skips)
-            yield self._arm(node, full)
-            w.open(after)
-            return True
+                return self._arm(node, other)
+        for arm, other, yes in reversed(sides):
+            if self._is_bare(arm):
+                return self._one_arm(node, arm, other, test, yes)
+        return self._both_arms(node, test, holds)
+
+    def _one_arm(
+        self, node: Value, bare: Region, full: Region, test: str, skips: bool
+    ) -> Walk[bool]:
+        """A branch around one arm, where all that the other does is to yield."""
+        w = self.code.w
+        w.moves(self._yielded(node, bare))
+        after = w.label()
+        w.branch(test, after, yes=skips)
+        yield self._arm(node, full)
+        w.open(after)
+        return True
+
+    def _both_arms(self, node: Value, test: str, holds: bool) -> Walk[bool]:
+        w, (then, orelse) = self.code.w, node.regions
         other, after = w.label(), w.label()
         w.branch(test, other, yes=not holds)
-        first = yield self._arm(node, then)
+        first: bool = yield self._arm(node, then)
         if first:
             w.jump(after)
         w.open(other)
-        second = yield self._arm(node, orelse)
+        second: bool = yield self._arm(node, orelse)
         w.open(after)
         return first or second
 

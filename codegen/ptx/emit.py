@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Final, final
 
 from khaljit.codegen.layout import ParameterBlock
+from khaljit.codegen.program import Program
 from khaljit.codegen.ptx.arch import ARCHITECTURES, Architecture
 from khaljit.codegen.ptx.code import PARAMETERS, WARP, Code
 from khaljit.codegen.ptx.combine import find_groups
@@ -21,7 +22,6 @@ from khaljit.codegen.ptx.ids import begin
 from khaljit.codegen.ptx.memory import STATIC_SHARED, declare_memories
 from khaljit.codegen.ptx.pointers import plan_pointers, writes
 from khaljit.codegen.ptx.private import private_atomics
-from khaljit.codegen.program import Program
 from khaljit.tracer.ir import Trace, effects, values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.schedule import schedule

@@ -113,6 +113,7 @@ _REVERSE: Final = {
     True: "brev.b32 {d}, {0};\nshr.{t} {d}, {d}, {rest};",
     False: "brev.{b} {d}, {0};",
 }
+_NAN_WINS: Final = "setp.num.{t} {p}, {0}, {1};\nselp.{b} {d}, {x}, {nan}, {p};"
 # Rounding is spelled out everywhere: without it the assembler fuses products and sums.
 _FLOAT: Final = {
     **_COMPARISONS,
@@ -127,8 +128,8 @@ _FLOAT: Final = {
     Op.ABS: "abs.{t} {d}, {0};",
     Op.MIN: "min.{t} {d}, {0}, {1};",
     Op.MAX: "max.{t} {d}, {0}, {1};",
-    Op.MINIMUM: "min.{t} {x}, {0}, {1};\nsetp.num.{t} {p}, {0}, {1};\nselp.{b} {d}, {x}, {nan}, {p};",
-    Op.MAXIMUM: "max.{t} {x}, {0}, {1};\nsetp.num.{t} {p}, {0}, {1};\nselp.{b} {d}, {x}, {nan}, {p};",
+    Op.MINIMUM: f"min.{{t}} {{x}}, {{0}}, {{1}};\n{_NAN_WINS}",
+    Op.MAXIMUM: f"max.{{t}} {{x}}, {{0}}, {{1}};\n{_NAN_WINS}",
     Op.SQRT: "sqrt.rn.{t} {d}, {0};",
     Op.FLOOR: "cvt.rmi.{t}.{t} {d}, {0};",
     Op.CEIL: "cvt.rpi.{t}.{t} {d}, {0};",

@@ -391,7 +391,10 @@ class _Function:
         if kind == "compare_exchange":
             expected, desired = operands
             relaxed = self._types.word(_RELAXED)
-            return module.let("OpAtomicCompareExchange", type_, *place, relaxed, desired, expected)
+            operands = (relaxed, desired, expected)
+            found = module.let("OpAtomicCompareExchange", type_, *place, *operands)
+            # What a store or branch takes must be the result of something else than this.
+            return module.let("OpBitwiseOr", type_, found, self._types.constant(value.type, 0))
         op = ATOMICS[kind, letter]
         if op == "OpAtomicFAddEXT":
             module.needs("AtomicFloat32AddEXT")

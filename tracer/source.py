@@ -1,0 +1,158 @@
+"""Finding the syntax tree of a function that runs, and compiling one in its place.
+
+The tree must be that of the code: a file that was edited since the process began is believed only
+where it compiles to the very bytecode that runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import linecache
+import os
+import time
+from collections.abc import Iterator, Sequence
+from types import CodeType
+from typing import Any, Final
+
+__all__ = [
+    "FunctionNode",
+    "codes",
+    "compile_inside",
+    "fields",
+    "find",
+    "make_function",
+    "no_arguments",
+]
+
+_PLACEHOLDER: Final = "_kj_function"
+_STARTED: Final = time.time()
+_FUTURE: Final = 0x1FF0000  # the compiler flags of `from __future__` imports
+
+
+def codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from codes(constant)
+
+
+FunctionNode = ast.FunctionDef | ast.Lambda
+
+
+def find(code: CodeType) -> tuple[FunctionNode, str | None] | None:
+    """The syntax tree of a code object with its line numbers, and its class for name mangling."""
+    if code.co_filename.startswith("<frozen"):
+        return None
+    lines = linecache.getlines(code.co_filename)
+    if not lines or code.co_firstlineno > len(lines):
+        return None
+    node = _find_lambda(code, lines) if code.co_name == "<lambda>" else _find_def(code, lines)
+    if node is None or (_changed_since_start(code.co_filename) and not _matches(node, code)):
+        return None
+    path = code.co_qualname.split(".")
+    owner = path[-2] if len(path) > 1 and path[-2] != "<locals>" else None
+    return node, owner
+
+
+def _find_def(code: CodeType, lines: Sequence[str]) -> FunctionNode | None:
+    """Parse only the lines of the function: parsing a whole module would be slow."""
+    first = code.co_firstlineno
+    last = max(
+        (line for inner in codes(code) for _, line, _, _ in inner.co_positions() if line),
+        default=first,
+    )
+    for end in range(last, min(len(lines), last + 100) + 1):
+        # A call or string may close on lines that hold no instruction: take more until it parses.
+        tree = _parse_block(lines[first - 1 : end])
+        if tree is not None:
+            ast.increment_lineno(tree, first - 1)
+            for node in ast.walk(tree):
+                if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
+                    return node
+            return None
+    return None
+
+
+def _parse_block(lines: Sequence[str]) -> ast.Module | None:
+    """Parse an indented block. Columns stay right: the block is put under an `if` of one line."""
+    text = "".join(lines)
+    indent = len(lines[0]) - len(lines[0].lstrip())
+    if indent == 0:
+        try:
+            return ast.parse(text)
+        except SyntaxError:
+            return None
+    try:
+        tree = ast.parse("if 1:\n" + text)
+    except SyntaxError:
+        return None
+    ast.increment_lineno(tree, -1)
+    return tree
+
+
+def _find_lambda(code: CodeType, lines: Sequence[str]) -> FunctionNode | None:
+    try:
+        tree = ast.parse("".join(lines))
+    except SyntaxError:
+        return None
+    candidates = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Lambda) and node.lineno == code.co_firstlineno
+    ]
+    if len(candidates) == 1:
+        return candidates[0]
+    same = [node for node in candidates if _matches(node, code)]
+    return same[0] if same else None
+
+
+def _changed_since_start(filename: str) -> bool:
+    """Whether a file was edited after this process began, so that it may not be what runs."""
+    try:
+        return os.stat(filename).st_mtime > _STARTED
+    except OSError:
+        return False  # no file: a notebook cell or a registered string
+
+
+def _matches(node: FunctionNode, code: CodeType) -> bool:
+    """Whether source compiles to a given code object."""
+    compiled = compile_inside(node, code, code.co_freevars)
+    return compiled.co_code == code.co_code and compiled.co_names == code.co_names
+
+
+def compile_inside(node: FunctionNode, code: CodeType, free: Sequence[str]) -> CodeType:
+    """Compile a function inside one that has its free variables."""
+    body: list[ast.stmt]
+    if isinstance(node, ast.Lambda):
+        body = [ast.Expr(node)]
+    else:
+        # Under a name that the function cannot mean: its own may be a global to it.
+        bare = ast.FunctionDef(**{**fields(node), "decorator_list": [], "name": _PLACEHOLDER})
+        body = [ast.copy_location(bare, node)]
+    assigned = [ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)) for name in free]
+    factory = make_function("_factory", no_arguments(), [*assigned, *body])
+    module = ast.Module([factory], [])
+    ast.fix_missing_locations(module)
+    flags = code.co_flags & _FUTURE
+    compiled = compile(module, code.co_filename, "exec", flags=flags, dont_inherit=True)
+    for outer in compiled.co_consts:
+        if isinstance(outer, CodeType):
+            for inner in outer.co_consts:
+                if isinstance(inner, CodeType) and inner.co_name in (_PLACEHOLDER, "<lambda>"):
+                    return inner.replace(co_name=code.co_name, co_qualname=code.co_qualname)
+    raise AssertionError("a compiled factory holds its function")
+
+
+def fields(node: ast.AST) -> dict[str, Any]:
+    return {name: getattr(node, name) for name in node._fields if hasattr(node, name)}
+
+
+def make_function(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:
+    fields: dict[str, Any] = {"name": name, "args": arguments, "body": body, "decorator_list": []}
+    if "type_params" in ast.FunctionDef._fields:  # Python 3.12
+        fields["type_params"] = []
+    return ast.FunctionDef(**fields)
+
+
+def no_arguments() -> ast.arguments:
+    return ast.arguments([], [], None, [], [], None, [])
