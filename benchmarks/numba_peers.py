@@ -178,12 +178,12 @@ def black_scholes_polynomial(
 
 
 def launch_2(x: Array, y: Array, a: np.float32) -> None:
-    for i in range(y.size):
+    for i in prange(y.size):
         y[i] = a * x[i]
 
 
 def launch_8(
     a: Array, b: Array, c: Array, d: Array, e: Array, f: Array, g: Array, out: Array
 ) -> None:
-    for i in range(out.size):
+    for i in prange(out.size):
         out[i] = a[i] + b[i] + c[i] + d[i] + e[i] + f[i] + g[i]

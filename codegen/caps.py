@@ -180,7 +180,7 @@ def webgpu(
     atomics = {(kind, t) for t in INTEGERS if t not in wide for kind in ATOMICS}
     if "float-atomic" in known:
         atomics.add(("add", f32))
-    if "int64-atomic" in known:
+    if {"int64-atomic", "int64"} <= known:
         atomics |= {(kind, t) for t in wide for kind in ATOMICS}
     collectives = _WEBGPU_COLLECTIVES if "subgroup" in known else frozenset()
     if "subgroup-barrier" not in known:

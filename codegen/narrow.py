@@ -31,6 +31,8 @@ from khaljit.codegen.rounding import (
     f32_to_f16,
     f64_to_f32_odd,
     integer_to_f32_odd,
+    integer_to_f32_odd_by_bits,
+    sum_to_odd,
 )
 from khaljit.codegen.writing import Writer
 from khaljit.tracer.dtypes import DType, bf16, bool_, f16, f32, f64, u16, u32
@@ -98,12 +100,18 @@ class _Narrow(Rewriter):
             value = w.cast(value, f32)
         elif value.dtype is not f32:
             # Integers that f32 rounds are infinite in f16, but not in bf16.
-            value = w.cast(value, f32) if dtype is f16 else integer_to_f32_odd(w, value)
+            value = w.cast(value, f32) if dtype is f16 else self._odd(value)
         if dtype is bf16:
             return f32_to_bf16(w, value)
         if (f32, f16) in self.caps.casts:
             return w.bitcast(w.cast(value, f16), u16)
         return f32_to_f16(w, value)
+
+    def _odd(self, value: Value) -> Value:
+        """An integer rounded to odd in f32."""
+        if f64 in self.caps.dtypes or value.type.bits <= 16:
+            return integer_to_f32_odd(self.write, value)
+        return integer_to_f32_odd_by_bits(self.write, value)
 
     # Values.
 
@@ -133,7 +141,10 @@ class _Narrow(Rewriter):
         """An operation of the table, whose operands were all of a carried type."""
         wide = tuple(self.widened(arg, dtype) for arg in args)
         if op is Op.FMA:
-            return self.narrowed(fma_in_f64(self.write, *wide), dtype)
+            if f64 in self.caps.dtypes:
+                return self.narrowed(fma_in_f64(self.write, *wide), dtype)
+            product = self.write.mul(wide[0], wide[1])  # exact, but for bf16 at the limits of f32
+            return self.narrowed(sum_to_odd(self.write, product, wide[2]), dtype)
         result = self.builder.pure(op, wide)
         return result if op in COMPARISONS else self.narrowed(result, dtype)
 

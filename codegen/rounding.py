@@ -11,6 +11,7 @@ from __future__ import annotations
 from khaljit.codegen.writing import Writer, format_of
 from khaljit.tracer.dtypes import f32, f64, u16, u32
 from khaljit.tracer.ir import Value
+from khaljit.tracer.ops import Op
 
 __all__ = [
     "ceil",
@@ -21,6 +22,7 @@ __all__ = [
     "f64_to_f32_odd",
     "floor",
     "integer_to_f32_odd",
+    "integer_to_f32_odd_by_bits",
     "round_to_even",
     "sum_to_odd",
     "trunc",
@@ -106,6 +108,23 @@ def integer_to_f32_odd(w: Writer, x: Value) -> Value:
         wide = w.gt(w.abs(w.cast(x, f64)), 2.0**52)
         return f64_to_f32_odd(w, w.select(wide, w.cast(odd, f64), w.cast(x, f64)))
     return f64_to_f32_odd(w, w.cast(x, f64))
+
+
+def integer_to_f32_odd_by_bits(w: Writer, x: Value) -> Value:
+    """The same of an integer of 32 or 64 bits without f64: its 24 leading bits, then scaled."""
+    bits, width = w.bits(x), x.type.bits
+    negative = None
+    if x.type.is_signed:
+        negative = w.lt(x, 0)
+        bits = w.bits(w.abs(x))
+    zeros = w.cast(w.op(Op.CLZ, bits), bits.type)
+    shifted = w.shl(bits, w.and_(zeros, width - 1))
+    lost = w.ne(w.and_(shifted, (1 << width - 24) - 1), 0)
+    leading = w.cast(w.shr(shifted, width - 24), u32)
+    leading = w.or_(leading, w.select(lost, w.const(u32, 1), 0))
+    scale = w.shl(w.sub(127 + width - 24, w.cast(zeros, u32)), 23)
+    result = w.mul(w.cast(leading, f32), w.bitcast(scale, f32))
+    return result if negative is None else w.select(negative, w.neg(result), result)
 
 
 # The 16-bit floats as integers.

@@ -19,11 +19,15 @@ from khaljit.devices import (
     use,
 )
 from khaljit.grids import (
+    Indirect,
     Workgroups,
     over,
 )
 from khaljit.jit import (
     jit,
+)
+from khaljit.readback import (
+    Readback,
 )
 from khaljit.tracer.arithmetic import (
     select,
@@ -238,9 +242,11 @@ __all__ = [
     "CapabilityError",
     "Const",
     "DeviceError",
+    "Indirect",
     "InternalError",
     "KernelError",
     "KhaljitError",
+    "Readback",
     "TraceError",
     "Workgroups",
     "abs",

@@ -26,9 +26,12 @@ from typing import (
 from khaljit.arrays import Array as Array
 from khaljit.backends.base import Device as Device
 from khaljit.cache.errors import CacheWarning as CacheWarning
+from khaljit.grids import Indirect as Indirect
 from khaljit.grids import Workgroups as Workgroups
 from khaljit.grids import over as over
 from khaljit.jit import Kernel as _Kernel
+from khaljit.jit import Launch
+from khaljit.readback import Readback as Readback
 from khaljit.tracer.errors import (
     ArgumentError as ArgumentError,
 )
@@ -107,10 +110,15 @@ Array1: TypeAlias = _ArrayLike[_E]
 Array2: TypeAlias = _ArrayLike[_E]
 Array3: TypeAlias = _ArrayLike[_E]
 
+class _Launch(Launch, Generic[_P]):
+    """A kernel with its grid."""
+
+    def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> None: ...
+
 class Kernel(_Kernel, Generic[_P]):
     """A kernel; ``kernel[grid]`` is called with its parameters."""
 
-    def __getitem__(self, grid: int | tuple[int, ...] | Workgroups) -> Callable[_P, None]: ...  # type: ignore[override]  # a launch, typed
+    def __getitem__(self, grid: int | tuple[int, ...] | Workgroups | Indirect) -> _Launch[_P]: ...
     @overload
     def __get__(self, instance: None, owner: Any = None) -> Self: ...
     @overload

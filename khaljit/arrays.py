@@ -7,7 +7,10 @@ parameter with any number of axes.
 
 from __future__ import annotations
 
+import asyncio
+import itertools
 import math
+import operator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 
 import numpy as np
@@ -20,7 +23,7 @@ from khaljit.tracer.intrinsics.vectors import VectorType
 if TYPE_CHECKING:
     from khaljit.backends.base import Device
 
-__all__ = ["Array"]
+__all__ = ["Array", "contiguous", "host_dtype", "host_shape"]
 
 
 _E = TypeVar("_E")
@@ -157,6 +160,41 @@ class Array(_OfElements[_E]):
         found = self.numpy()
         return found if dtype is None else found.astype(dtype)
 
+    async def numpy_async(self) -> np.ndarray[Any, Any]:
+        """A copy of the elements, awaiting the device instead of blocking the event loop."""
+        pending = self.device.begin_read((self,))
+        while not pending.ready():
+            self.device.poll()
+            await asyncio.sleep(0)
+        return pending.take()[0]
+
+    @property
+    def native(self) -> Any:
+        """The device's own handle of the memory: a NumPy array of bytes on the CPU."""
+        return self.buffer
+
+    @property
+    def units(self) -> tuple[int, ...]:
+        """Strides in units of the element's alignment, as kernels see them."""
+        align = host_dtype(self.dtype).itemsize
+        return tuple(stride // align for stride in self.strides)
+
+    def view(self, dtype: Any) -> Array[Any]:
+        """The same bytes as elements of another type; the last axis grows or shrinks to fit."""
+        size = self.itemsize
+        other: Array[Any] = Array(
+            self.device, self.buffer, dtype, self.shape, self.strides, self.offset
+        )
+        if other.itemsize == size:
+            return other
+        if not self.is_contiguous or not self.shape or self.shape[-1] * size % other.itemsize:
+            raise ArgumentValueError(
+                f"{self!r} cannot be viewed as {dtype!r}",
+                mend="the array must be contiguous, and its last axis a whole number of elements",
+            )
+        shape = (*self.shape[:-1], self.shape[-1] * size // other.itemsize)
+        return contiguous(self.device, self.buffer, dtype, shape, self.offset)
+
     def write(self, values: Any) -> None:
         """Replace the elements by those of an array-like of the same shape."""
         self.device.write(self, values)
@@ -164,6 +202,15 @@ class Array(_OfElements[_E]):
     def fill(self, value: Any) -> None:
         """Set every element to one value."""
         self.write(np.broadcast_to(np.asarray(value, host_dtype(self.dtype)), host_shape(self)))
+
+
+def contiguous(
+    device: Device, buffer: Any, dtype: Any, shape: tuple[int, ...], offset: int = 0
+) -> Array[Any]:
+    """An array whose elements lie one behind the other."""
+    size = dtype.count * dtype.dtype.size if isinstance(dtype, VectorType) else dtype.size
+    steps = list(itertools.accumulate((size, *reversed(shape)), operator.mul))
+    return Array(device, buffer, dtype, shape, tuple(reversed(steps[:-1])), offset)
 
 
 def host_dtype(dtype: DType | VectorType) -> np.dtype[Any]:

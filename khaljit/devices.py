@@ -28,13 +28,24 @@ def _interpreter(number: int | None) -> Device:
     return InterpreterDevice()
 
 
+def _null(number: int | None) -> Device:
+    from khaljit.backends.null import NullDevice
+
+    _refuse_number("null", number)
+    return NullDevice()
+
+
 def _refuse_number(kind: str, number: int | None) -> None:
     if number:
         raise ArgumentValueError(f"there is one {kind} device", mend=f'write kj.device("{kind}")')
 
 
 # Kinds of devices with what opens one; `auto` tries those that `AUTO` lists, in order.
-_KINDS: Final[dict[str, Callable[..., Device]]] = {"cpu": _cpu, "interpreter": _interpreter}
+_KINDS: Final[dict[str, Callable[..., Device]]] = {
+    "cpu": _cpu,
+    "interpreter": _interpreter,
+    "null": _null,
+}
 AUTO: Final = ("cpu",)
 
 _OPEN: Final[dict[tuple[object, ...], Device]] = {}

@@ -9,7 +9,7 @@ import numpy as np
 
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
 
-__all__ = ["Grid", "Workgroups", "groups_of", "over", "parse_grid"]
+__all__ = ["Grid", "Indirect", "Workgroups", "groups_of", "over", "parse_grid"]
 
 MAX_EXTENT: Final = (1 << 63) - 1
 
@@ -24,6 +24,38 @@ class Workgroups:
     x: int
     y: int = 1
     z: int = 1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Indirect:
+    """A grid that the device reads: three u32 counts of workgroups in an array.
+
+    Attributes:
+        array: of u32, on the device that the kernel runs on.
+        offset: of the first count, in elements.
+    """
+
+    array: Any
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        dtype = getattr(self.array, "dtype", None)
+        if getattr(dtype, "name", None) not in ("u32", "uint32") or self.array.ndim != 1:
+            raise ArgumentTypeError(
+                "an indirect grid is read from an array of u32 with one axis",
+                mend="device.zeros(3, kj.u32)",
+            )
+        if type(self.offset) is not int or not 0 <= self.offset <= self.array.size - 3:
+            raise ArgumentValueError(
+                f"an indirect grid at offset {self.offset!r} of {self.array.size} elements",
+                mend="three counts must fit behind the offset",
+            )
+
+    def read(self) -> Grid:
+        """The counts, read on the host; for devices whose memory is the host's."""
+        first, second, third = np.asarray(self.array)[self.offset : self.offset + 3].tolist()
+        return first, second, third
 
 
 def over(array: Any) -> tuple[int, ...]:

@@ -23,7 +23,8 @@ from khaljit.arrays import Array
 from khaljit.backends.base import Device, Loaded, Target
 from khaljit.compiler import Compiled, compile_trace, load
 from khaljit.devices import current_device
-from khaljit.grids import Grid, groups_of, parse_grid
+from khaljit.dispatch import Dispatch
+from khaljit.grids import Grid, Indirect, groups_of, parse_grid
 from khaljit.signatures import parse_signature
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
 from khaljit.tracer.ir import Options, Space, Trace, effects
@@ -179,6 +180,8 @@ class Kernel:
 
     def __getitem__(self, grid: Any) -> Launch:
         """The kernel with a grid: invocations per axis, x first."""
+        if isinstance(grid, Indirect):
+            return Launch(self, grid)
         extents, counts_groups = parse_grid(grid)
         return Launch(self, groups_of(extents, counts_groups, self._settings.workgroup))
 
@@ -205,8 +208,22 @@ class Kernel:
 
     # The way of a launch.
 
-    def launch(self, groups: Grid, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+    def launch(
+        self, groups: Grid | Indirect, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
         """Run on the device where the arrays live."""
+        dispatch = self.prepare(groups, args, kwargs)
+        if dispatch.device.has_own_memory and any(
+            isinstance(operand.owner, np.ndarray) for operand in dispatch.operands
+        ):
+            dispatch.run_staged()
+        else:
+            dispatch.run()
+
+    def prepare(
+        self, groups: Grid | Indirect, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Dispatch:
+        """Everything about a launch but running it: the kernel is compiled, arguments checked."""
         call = self._read(args, kwargs)
         device = _device_of(self.name, call)
         signature = call.signature(self._reach(groups))
@@ -214,8 +231,9 @@ class Kernel:
         if plan is None or not plan.holds():
             plan = self._plan(device, signature)
         _check_operands(self.name, call.operands, plan.written)
-        if 0 not in groups:
-            plan.loaded.launch(call.operands, call.numbers, groups)
+        return Dispatch(
+            self.name, device, plan.loaded, call.operands, call.numbers, groups, plan.written
+        )
 
     def _plan(self, device: Device, signature: Signature) -> Plan:
         recording = self._record(signature)
@@ -253,8 +271,10 @@ class Kernel:
             kwargs = {**self._constants, **kwargs}
         return parameters.read(parameters.bind(args, kwargs))
 
-    def _reach(self, groups: Grid) -> int:
-        """The largest id of a grid along any axis."""
+    def _reach(self, groups: Grid | Indirect) -> int:
+        """The largest id of a grid along any axis; one that the device reads is taken as small."""
+        if isinstance(groups, Indirect):
+            return 0
         sizes = self._settings.workgroup or (1, 1, 1)
         return max(count * size for count, size in zip(groups, sizes, strict=True))
 
@@ -299,18 +319,21 @@ class Kernel:
         return {name: self._counts[name] for name in ("recorded", "compiled", "cached")}
 
 
-@final
 class Launch:
     """A kernel with its grid; call it with the kernel's arguments."""
 
     __slots__ = ("_groups", "_kernel")
 
-    def __init__(self, kernel: Kernel, groups: Grid) -> None:
+    def __init__(self, kernel: Kernel, groups: Grid | Indirect) -> None:
         self._kernel = kernel
         self._groups = groups
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
         self._kernel.launch(self._groups, args, kwargs)
+
+    def prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatch:
+        """The launch with its arguments, checked and compiled, to be run later."""
+        return self._kernel.prepare(self._groups, args, kwargs)
 
     def __repr__(self) -> str:
         return f"<{self._kernel!r} with {self._groups} workgroups>"

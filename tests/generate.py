@@ -696,7 +696,7 @@ class _Maker:
         choice = rng.randrange(8)
         if choice == 0:
             return str(rng.randint(0, 5))
-        if choice == 1:
+        if choice == 1 and self.in_kernel:
             return rng.choice(("n", "2, n", "n, 0, -1", "0, n, 2", "i % 4", "i, i + 3", "-n, n, 2"))
         if choice == 2:
             dtype = self.integer_type()

@@ -1,6 +1,6 @@
 """khaljit's names with a meaning in plain Python, one number at a time.
 
-A generated kernel that is run with this module in place of khaljit goes through no rewriting, no
+A generated kernel that is run with `NAMES` in place of khaljit goes through no rewriting, no
 recording and no compiler: Python's own control flow decides, and each operation is done on Python
 integers, NumPy scalars or exact fractions. So it judges the front end and the interpreter, which
 all other columns are compared with. Only what generated programs use is here; barriers, and the
@@ -9,19 +9,19 @@ contraction of products and sums, are not.
 
 from __future__ import annotations
 
-import builtins
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from types import SimpleNamespace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from khaljit.tracer import dtypes
-from khaljit.tracer.dtypes import DType, Kind, promote
+from khaljit.tracer.dtypes import DType, promote
 
-__all__ = ["BUILTINS", "Memory", "Number", "invocation", "scalar"]
+__all__ = ["BUILTINS", "NAMES", "Memory", "Number", "invocation", "scalar"]
 
 # Digits of the significand, and the exponent of the least subnormal.
 _FORMATS: Final = {
@@ -54,7 +54,7 @@ def nearest(exact: Fraction, dtype: DType) -> Any:
     if Fraction(2) ** exponent > size:
         exponent -= 1
     step = Fraction(2) ** max(exponent - digits + 1, least)
-    rounded = builtins.round(size / step) * step
+    rounded = round(size / step) * step
     value = math.inf if rounded > _LARGEST[dtype] else float(rounded)
     return _HELD[dtype](-value if exact < 0 else value)
 
@@ -153,7 +153,7 @@ def _shift_left(a: int, b: int, bits: int) -> int:
 
 
 def _shift_right(a: int, b: int, bits: int) -> int:
-    return a >> builtins.min(b % (1 << bits), bits)
+    return a >> min(b % (1 << bits), bits)
 
 
 _INTEGER: Final[dict[str, Callable[[int, int, int], int]]] = {
@@ -167,10 +167,10 @@ _INTEGER: Final[dict[str, Callable[[int, int, int], int]]] = {
     "xor": lambda a, b, bits: a ^ b,
     "lshift": _shift_left,
     "rshift": _shift_right,
-    "min": lambda a, b, bits: builtins.min(a, b),
-    "max": lambda a, b, bits: builtins.max(a, b),
-    "minimum": lambda a, b, bits: builtins.min(a, b),
-    "maximum": lambda a, b, bits: builtins.max(a, b),
+    "min": lambda a, b, bits: min(a, b),
+    "max": lambda a, b, bits: max(a, b),
+    "minimum": lambda a, b, bits: min(a, b),
+    "maximum": lambda a, b, bits: max(a, b),
     "mulhi": lambda a, b, bits: a * b >> bits,
 }
 
@@ -267,7 +267,7 @@ def _attach() -> None:
             setattr(Number, f"__{prefix}{name}__", _operator(binary, name, prefix == "r"))
     for name in _COMPARE:
         setattr(Number, f"__{name}__", _operator(compare, name, False))
-    for name, function in (("pow", power), ("neg", negative), ("abs", abs), ("invert", inverse)):
+    for name, function in (("pow", power), ("neg", negative), ("abs", magnitude), ("invert", inverse)):
         setattr(Number, f"__{name}__", function)
 
 
@@ -284,19 +284,17 @@ def inverse(x: Number) -> Number:
     return Number(x.dtype, not x.value if x.dtype is dtypes.bool_ else _wrap(x.dtype, ~x.value))
 
 
-def abs(x: Number) -> Number:
-    """The magnitude."""
+def magnitude(x: Number) -> Number:
+    """abs(x); that of the most negative integer is its own."""
     if x.dtype.is_float:
         return Number(x.dtype, np.abs(x.value))
-    return Number(x.dtype, _wrap(x.dtype, builtins.abs(x.value)))
+    return Number(x.dtype, _wrap(x.dtype, abs(x.value)))
 
 
 def _rounding(function: Callable[[Any], Any]) -> Callable[[Number], Number]:
     return lambda x: Number(x.dtype, function(x.value)) if x.dtype.is_float else x
 
 
-floor, ceil = _rounding(np.floor), _rounding(np.ceil)
-trunc, round = _rounding(np.trunc), _rounding(np.rint)
 
 
 def sqrt(x: Number) -> Number:
@@ -345,16 +343,14 @@ def select(condition: Any, yes: Any, no: Any) -> Any:
 
 def clamp(x: Any, low: Any, high: Any) -> Any:
     """x between two bounds."""
-    return min(max(x, low), high)
+    return least(greatest(x, low), high)
 
 
 def _pair(name: str) -> Callable[[Any, Any], Number]:
     return lambda a, b: binary(name, a, b)
 
 
-min, max = _pair("min"), _pair("max")
-minimum, maximum = _pair("minimum"), _pair("maximum")
-mulhi = _pair("mulhi")
+least, greatest = _pair("min"), _pair("max")
 
 
 # Bits.
@@ -426,10 +422,6 @@ class Type:
         return of(self.dtype, value)
 
 
-i8, i16, i32, i64 = Type(dtypes.i8), Type(dtypes.i16), Type(dtypes.i32), Type(dtypes.i64)
-u8, u16, u32, u64 = Type(dtypes.u8), Type(dtypes.u16), Type(dtypes.u32), Type(dtypes.u64)
-f16, bf16, f32, f64 = Type(dtypes.f16), Type(dtypes.bf16), Type(dtypes.f32), Type(dtypes.f64)
-bool = Type(dtypes.bool_)
 
 
 class Memory:
@@ -484,8 +476,6 @@ def _atomic(name: str) -> Callable[[Memory, Any, Any], None]:
     return atomic
 
 
-atomic_add, atomic_sub, atomic_min, atomic_max = map(_atomic, ("add", "sub", "min", "max"))
-atomic_and, atomic_or, atomic_xor = map(_atomic, ("and", "or", "xor"))
 
 
 # Where and how a program runs.
@@ -502,8 +492,7 @@ def _id(name: str) -> Callable[[int], Number]:
     return lambda axis=0: Number(dtypes.index, _HERE[name][axis])
 
 
-global_id, workgroup_id, local_id = _id("global"), _id("workgroup"), _id("local")
-num_workgroups, local_index = _id("groups"), _id("local_index")
+_IDS: Final = {"global_id": "global", "workgroup_id": "workgroup", "num_workgroups": "groups"}
 
 
 def workgroup_size(axis: int) -> int:
@@ -516,7 +505,6 @@ class _Annotation:
         del item
 
 
-Array1 = Array2 = _Annotation
 
 
 def jit(**options: object) -> Callable[[Any], Any]:
@@ -553,12 +541,33 @@ def scalar(dtype: DType, value: Any) -> Number:
 # What these names of Python mean in a kernel.
 BUILTINS: Final[dict[str, Any]] = {
     "range": _range,
-    "abs": abs,
     "int": lambda x: of(dtypes.i32, x),
     "float": lambda x: of(dtypes.f32, x),
-    "min": min,
-    "max": max,
+    "min": least,
+    "max": greatest,
 }
 
+# What ``kj`` is in a program.
+NAMES: Final = SimpleNamespace(
+    **{dtype.name: Type(dtype) for dtype in dtypes.ALL},
+    **{f.__name__: f for f in (sqrt, fma, sign, isnan, isfinite, copysign, select, clamp)},
+    **{f.__name__: f for f in (popcount, clz, ctz, reverse_bits, rotate, bitcast)},
+    **{f.__name__: f for f in (local, constant, jit, unroll, workgroup_size)},
+    **{f"atomic_{name}": _atomic(name) for name in ("add", "sub", "min", "max")},
+    **{f"atomic_{name}": _atomic(name) for name in ("and", "or", "xor")},
+    **{name: _id(key) for name, key in _IDS.items()},
+    floor=_rounding(np.floor),
+    ceil=_rounding(np.ceil),
+    trunc=_rounding(np.trunc),
+    round=_rounding(np.rint),
+    abs=magnitude,
+    min=least,
+    max=greatest,
+    minimum=_pair("minimum"),
+    maximum=_pair("maximum"),
+    mulhi=_pair("mulhi"),
+    Array1=_Annotation,
+    Array2=_Annotation,
+)
+
 _attach()
-assert Kind.BOOL is dtypes.bool_.kind

@@ -13,7 +13,6 @@ from typing import Final
 
 import numpy as np
 import pytest
-from building import array_param, kernel
 
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import DType, bool_, i16, i32, i64, index, u8, u32
@@ -26,6 +25,7 @@ from khaljit.tracer.passes.contract import contract
 from khaljit.tracer.passes.pipeline import PIPELINE
 from khaljit.tracer.rewriting import Rewriter
 from khaljit.tracer.verify import verify
+from tests.building import array_param, kernel
 
 _HEAD = """\
 kernel k workgroup=64,1,1 index=32 contract
@@ -411,6 +411,7 @@ def test_many_guards_are_dealt_with_in_bounded_time() -> None:
 # Random kernels.
 
 _TYPES: Final = (i32, index, u32, i64, i16, u8)
+_PLAIN: Final = (Op.ADD, Op.SUB, Op.MUL, Op.MIN, Op.MAX, Op.MOD, Op.AND, Op.SHR)
 
 
 class _Random:
@@ -426,9 +427,7 @@ class _Random:
         self.depth = 0
 
     def trace(self) -> Trace:
-        return kernel(
-            lambda b: self.fill(b), self.params, self.scalars, workgroup=(8, 2, 1), index_bits=32
-        )
+        return kernel(self.fill, self.params, self.scalars, workgroup=(8, 2, 1))
 
     def fill(self, builder: Builder) -> None:
         self.b = builder
@@ -462,10 +461,7 @@ class _Random:
         rng, b = self.rng, self.b
         if not depth or rng.random() < 0.4:
             return self.leaf(dtype)
-        op = rng.choice(
-            (Op.ADD, Op.ADD, Op.SUB, Op.SUB, Op.MUL, Op.MIN, Op.MAX, Op.MOD, Op.AND, Op.SHR)
-            + (Op.FLOORDIV, Op.SELECT, Op.ABS, Op.NEG, Op.SHL, Op.CAST)
-        )
+        op = rng.choice((*_PLAIN, *_PLAIN, Op.FLOORDIV, Op.SELECT, Op.ABS, Op.NEG, Op.SHL, Op.CAST))
         if op is Op.CAST:
             return b.cast(self.value(rng.choice(_TYPES), depth - 1), dtype)
         if op is Op.SELECT:
@@ -507,10 +503,10 @@ class _Random:
 
     def statement(self) -> None:
         choice = self.rng.randrange(10)
-        if choice < 4 or self.depth > 3:
-            self.guarded_access()
-        elif choice < 6:
+        if self.depth > 3 or choice < 2:
             self.access(self.value(self.rng.choice(_TYPES)))
+        elif choice < 6:
+            self.guarded_access()
         elif choice < 8:
             self.branch()
         else:
@@ -530,7 +526,7 @@ class _Random:
         b, rng = self.b, self.rng
         self.pools[-1].append(position)
         memory = rng.choice((*(param.memory for param in self.params), self.shared))
-        indices = (position,)
+        indices: tuple[Value, ...] = (position,)
         if memory.ndim == 2:
             indices = (position, self.value(index, 1))
         b.store(b.memory(memory), indices, b.const(i32, 1), Access())
@@ -540,7 +536,7 @@ class _Random:
         position = self.value(rng.choice((i32, index, index, u32, i64)))
         memory = rng.choice((*(param.memory for param in self.params), self.shared))
         guard = self.inside(position, b.shape(b.memory(memory), 0))
-        indices = (position,)
+        indices: tuple[Value, ...] = (position,)
         if memory.ndim == 2:
             other = self.value(index, 1)
             indices = (position, other)

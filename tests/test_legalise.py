@@ -7,7 +7,6 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from building import array_param, bits_equal, edge_values, kernel, pointwise, run_pointwise
 
 from khaljit.codegen.caps import ROWS, Caps, row
 from khaljit.codegen.integers import in_width
@@ -47,6 +46,7 @@ from khaljit.tracer.numerics import memory_type, to_memory
 from khaljit.tracer.ops import MATH, OPS, Op, TypingError
 from khaljit.tracer.passes.lower_access import lower_access
 from khaljit.tracer.verify import verify
+from tests.building import array_param, bits_equal, edge_values, kernel, pointwise, run_pointwise
 
 _ROWS = ["llvm:x86-64", "llvm:x86-64-v2", "llvm:x86-64-v3"]
 _BASE = row("llvm:x86-64")

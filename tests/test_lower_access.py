@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from building import array_param, kernel
-from random_traces import random_trace
 
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import DType, f32, i32, i64, index, u8
@@ -28,6 +26,8 @@ from khaljit.tracer.passes.lower_access import lower_access
 from khaljit.tracer.passes.pipeline import optimise
 from khaljit.tracer.text import print_trace
 from khaljit.tracer.verify import verify
+from tests.building import array_param, kernel
+from tests.random_traces import random_trace
 
 _HEAD = """\
 kernel k index=32 contract

@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Callable
 
 import pytest
-from building import kernel, pointwise
 
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import bool_, f64, i32
@@ -33,6 +32,7 @@ from khaljit.tracer.passes.simplify import simplify
 from khaljit.tracer.passes.unroll import unroll
 from khaljit.tracer.text import print_trace
 from khaljit.tracer.verify import verify
+from tests.building import kernel, pointwise
 
 Pass = Callable[[Trace], Trace]
 

@@ -6,8 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from building import array_param, kernel
-from random_traces import random_trace
 
 from khaljit.codegen.caps import row
 from khaljit.codegen.legalise import legalise
@@ -27,6 +25,8 @@ from khaljit.tracer.passes.pipeline import PIPELINE, optimise
 from khaljit.tracer.rewriting import Rewriter
 from khaljit.tracer.text import print_trace
 from khaljit.tracer.verify import verify
+from tests.building import array_param, kernel
+from tests.random_traces import random_trace
 
 
 def test_a_rewriter_that_changes_nothing_copies() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from building import bits_equal, edge_values
 
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import ALL, DType, bf16, bool_, f16, f32, i32, i64, index, u8
@@ -14,6 +13,7 @@ from khaljit.tracer.numerics import evaluate, from_bits, from_memory, held, to_m
 from khaljit.tracer.ops import OPS, Op, TypingError
 from khaljit.tracer.passes.rules import RULES, Maker, Rule, holds
 from khaljit.tracer.passes.simplify import RULE_FILES
+from tests.building import bits_equal, edge_values
 
 _TYPES = (*ALL, index)
 _ROUNDS = 30

@@ -13,7 +13,7 @@ from khaljit.tracer.build import to_bits, to_number
 from khaljit.tracer.dtypes import DType, MixError, bool_, f32, f64, i32
 from khaljit.tracer.ir import Value
 from khaljit.tracer.proxy import Literal, Proxy, Scalar, Vector, describe, fail, is_literal, live
-from khaljit.tracer.recorder import Recorder
+from khaljit.tracer.recorder import Recorder, recording
 
 __all__ = [
     "cast",
@@ -171,6 +171,14 @@ def cast(value: object, dtype: DType) -> Any:
         return Scalar(recorder, recorder.builder.const(dtype, value))
     scalar = to_scalar(recorder, value)
     return Scalar(recorder, recorder.builder.cast(scalar.value, dtype))
+
+
+def _recorded_cast(value: object, dtype: DType) -> Any:
+    """A cast of a plain number; None where no kernel is being recorded."""
+    return None if recording() is None else cast(value, dtype)
+
+
+dtypes.RECORDED_CASTS.append(_recorded_cast)
 
 
 def like(value: Any, number: int) -> Any:

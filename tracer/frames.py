@@ -180,8 +180,9 @@ class Frame:
                 raise disagreement(self.names[place], error, "in the loop") from None
         if agreed is dtype:
             return False
-        if (place, k) in self.settled:
-            change = ChangedError(f"{dtype.name} at the start and {agreed.name} at the end")
+        found = self.settled.get((place, k), agreed)  # by an earlier recording or another end
+        if found is not agreed:
+            change = ChangedError(f"{found.name} on one path and {agreed.name} on another")
             raise disagreement(self.names[place], change, "in the loop")
         self.settled[place, k] = agreed
         return True

@@ -47,7 +47,9 @@ def find(code: CodeType) -> tuple[FunctionNode, str | None] | None:
     if not lines or code.co_firstlineno > len(lines):
         return None
     node = _find_lambda(code, lines) if code.co_name == "<lambda>" else _find_def(code, lines)
-    if node is None or (_changed_since_start(code.co_filename) and not _matches(node, code)):
+    if node is None:
+        return None
+    if _changed_since_start(code.co_filename) and not _matches(node, code, _imports(lines)):
         return None
     path = code.co_qualname.split(".")
     owner = path[-2] if len(path) > 1 and path[-2] != "<locals>" else None
@@ -102,7 +104,8 @@ def _find_lambda(code: CodeType, lines: Sequence[str]) -> FunctionNode | None:
     ]
     if len(candidates) == 1:
         return candidates[0]
-    same = [node for node in candidates if _matches(node, code)]
+    imports = _imports(lines)
+    same = [node for node in candidates if _matches(node, code, imports)]
     return same[0] if same else None
 
 
@@ -114,14 +117,43 @@ def _changed_since_start(filename: str) -> bool:
         return False  # no file: a notebook cell or a registered string
 
 
-def _matches(node: FunctionNode, code: CodeType) -> bool:
+def _matches(node: FunctionNode, code: CodeType, imports: Sequence[ast.stmt]) -> bool:
     """Whether source compiles to a given code object."""
-    compiled = compile_inside(node, code, code.co_freevars)
-    return compiled.co_code == code.co_code and compiled.co_names == code.co_names
+    compiled = compile_inside(node, code, code.co_freevars, imports)
+    same = compiled.co_code == code.co_code and compiled.co_names == code.co_names
+    return same and _constants(compiled) == _constants(code)
 
 
-def compile_inside(node: FunctionNode, code: CodeType, free: Sequence[str]) -> CodeType:
-    """Compile a function inside one that has its free variables."""
+def _constants(code: CodeType) -> list[str]:
+    """The constants of a code object, told apart by type too: 1, 1.0 and True."""
+    return [repr(one) for one in code.co_consts if not isinstance(one, CodeType)]
+
+
+def _imports(lines: Sequence[str]) -> list[ast.stmt]:
+    """The imports of a module: CPython compiles `name.f()` otherwise where `name` is imported."""
+    try:
+        pending: list[ast.AST] = [ast.parse("".join(lines))]
+    except SyntaxError:
+        return []
+    found: list[ast.stmt] = []
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import | ast.ImportFrom):
+            found.append(node)
+        elif not isinstance(node, FunctionNode | ast.AsyncFunctionDef | ast.ClassDef):
+            pending.extend(ast.iter_child_nodes(node))
+    return [one for one in found if not (isinstance(one, ast.ImportFrom) and _special(one))]
+
+
+def _special(node: ast.ImportFrom) -> bool:
+    """Imports that may stand at one place only."""
+    return node.module == "__future__" or any(name.name == "*" for name in node.names)
+
+
+def compile_inside(
+    node: FunctionNode, code: CodeType, free: Sequence[str], imports: Sequence[ast.stmt] = ()
+) -> CodeType:
+    """Compile a function inside one that has its free variables, in a module with some imports."""
     body: list[ast.stmt]
     if isinstance(node, ast.Lambda):
         body = [ast.Expr(node)]
@@ -131,7 +163,7 @@ def compile_inside(node: FunctionNode, code: CodeType, free: Sequence[str]) -> C
         body = [ast.copy_location(bare, node)]
     assigned = [ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)) for name in free]
     factory = make_function("_factory", no_arguments(), [*assigned, *body])
-    module = ast.Module([factory], [])
+    module = ast.Module([*imports, factory], [])
     ast.fix_missing_locations(module)
     flags = code.co_flags & _FUTURE
     compiled = compile(module, code.co_filename, "exec", flags=flags, dont_inherit=True)

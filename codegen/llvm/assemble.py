@@ -14,9 +14,6 @@ from khaljit.codegen.llvm.scan import scan
 from khaljit.codegen.llvm.target import CpuTarget
 from khaljit.tracer.errors import InternalError
 
-if TYPE_CHECKING:
-    pass  # type: ignore[import-untyped]  # it has no types
-
 __all__ = ["assemble", "disassembly", "optimised", "version"]
 
 # LLVM's simplification of functions, without the passes between functions and the vectorisers:

@@ -16,7 +16,7 @@ from khaljit.codegen.llvm.arithmetic import regular
 from khaljit.codegen.llvm.code import Code
 from khaljit.codegen.llvm.collectives import COMBINE, combined, neutral
 from khaljit.codegen.llvm.forms import TYPES, literal
-from khaljit.codegen.llvm.memory import Address, Guard, address, guard, narrowed
+from khaljit.codegen.llvm.address import Address, Guard, address, guard, narrowed
 from khaljit.codegen.llvm.values import SCALAR, Held, Mask
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.ir import AtomicAccess, Space, Value
@@ -165,27 +165,35 @@ def _operand_of(code: Code, number: int, operand: Held) -> Callable[[str], str]:
 
 def _each_lane(code: Code, mask: Mask, body: Callable[[str], None]) -> None:
     """Run scalar code for each active lane in order."""
-    w = code.w
-    slot = w.slot("i64")
-    start = "0" if mask is None else code.lanes.bits(mask)
-    loop, after = w.label(), w.label()
-    if mask is not None:  # there may be none
-        some = w.let(f"icmp ne i64 {start}, 0")
-        w.fork(some, yes=False, to=after)
-    w.do(f"store i64 {start}, ptr {slot}")
-    w.open(loop)
-    state = w.let(f"load i64, ptr {slot}")
     if mask is None:
-        body(state)
-        following = w.let(f"add i64 {state}, 1")
-        more = w.let(f"icmp ne i64 {following}, {code.lanes.count}")
-    else:
-        body(w.let(f"call i64 @llvm.cttz.i64(i64 {state}, i1 true)"))
-        less = w.let(f"sub i64 {state}, 1")
-        following = w.let(f"and i64 {state}, {less}")
-        more = w.let(f"icmp ne i64 {following}, 0")
+        _each_number(code, body)
+        return
+    w, t = code.w, code.lanes.word
+    slot, loop, after = w.slot(t), w.label(), w.label()
+    bits = code.lanes.bits(mask)
+    w.fork(w.let(f"icmp ne {t} {bits}, 0"), yes=False, to=after)  # there may be none
+    w.do(f"store {t} {bits}, ptr {slot}")
+    w.open(loop)
+    waiting = w.let(f"load {t}, ptr {slot}")
+    body(code.lanes.lowest(waiting))
+    less = w.let(f"sub {t} {waiting}, 1")
+    following = w.let(f"and {t} {waiting}, {less}")
+    w.do(f"store {t} {following}, ptr {slot}")
+    w.branch(w.let(f"icmp ne {t} {following}, 0"), loop, after)
+    w.open(after)
+
+
+def _each_number(code: Code, body: Callable[[str], None]) -> None:
+    """Run scalar code for each lane."""
+    w = code.w
+    slot, loop, after = w.slot("i64"), w.label(), w.label()
+    w.do(f"store i64 0, ptr {slot}")
+    w.open(loop)
+    lane = w.let(f"load i64, ptr {slot}")
+    body(lane)
+    following = w.let(f"add i64 {lane}, 1")
     w.do(f"store i64 {following}, ptr {slot}")
-    w.branch(more, loop, after)
+    w.branch(w.let(f"icmp ne i64 {following}, {code.lanes.count}"), loop, after)
     w.open(after)
 
 

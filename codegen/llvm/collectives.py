@@ -95,7 +95,8 @@ def _vote(code: Code, name: str, dtype: DType, operands: list[Held]) -> Held:
     cast_ = lanes.narrowed(code.mask, votes)
     if name == "any":
         return Held(dtype, lanes.any(cast_))
-    return Held(dtype, lanes.bits(cast_, TYPES[dtype]))
+    bits = lanes.bits(cast_)
+    return Held(dtype, w.let(f"trunc {lanes.word} {bits} to {TYPES[dtype]}"))
 
 
 # Combining.

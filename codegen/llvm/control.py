@@ -12,6 +12,7 @@ blends its results. All others are plain loops.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, final
 
 from khaljit.codegen.llvm.arithmetic import compute
@@ -22,6 +23,7 @@ from khaljit.codegen.llvm.conditions import all_lanes
 from khaljit.codegen.llvm.forms import TYPES, literal
 from khaljit.codegen.llvm.memory import load, store
 from khaljit.codegen.llvm.report import report_failure
+from khaljit.codegen.llvm.strided import find_group, store_group
 from khaljit.codegen.llvm.values import SCALAR, Held, Mask
 from khaljit.tracer.dtypes import f32, f64
 from khaljit.tracer.ir import Region, Value, effects
@@ -116,7 +118,6 @@ class Walk:
         self._loops: Final[list[Loop]] = []
         self._emitters: Final = {
             Op.LOAD: self._load,
-            Op.STORE: lambda value: store(code, value),
             Op.ATOMIC: self._atomic,
             Op.SUBGROUP: self._collective,
             Op.BARRIER: lambda value: None,  # lanes run in step, and nobody else shares this code
@@ -133,9 +134,18 @@ class Walk:
 
     def run(self, items: tuple[Value, ...]) -> bool:
         """Items in order; whether any lane is left after them."""
-        for item in items:
+        group: list[Value] = []  # stores that are done together, with the last of them
+        waiting = 0
+        for k, item in enumerate(items):
             if not item.is_effect:
                 self.code.values.hold(item, self.pure(item))
+            elif item.op is Op.STORE:
+                if not waiting:
+                    group = find_group(self.code, item, islice(items, k, None)) or [item]
+                    waiting = len(group)
+                waiting -= 1
+                if not waiting:
+                    self._store(group)
             elif item.op is Op.IF:
                 if not self._if(item):
                     return False
@@ -145,6 +155,12 @@ class Walk:
             else:
                 self._emitters[item.op](item)
         return True
+
+    def _store(self, group: list[Value]) -> None:
+        if len(group) > 1:
+            store_group(self.code, group)
+        else:
+            store(self.code, group[0])
 
     def end(self, end: Value) -> tuple[Held, ...] | None:
         """The end of a region."""

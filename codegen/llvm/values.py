@@ -148,36 +148,48 @@ class Lanes:
         bits = self.w.let(f"bitcast {self.width.of('i1')} {total} to i{self.per_part}")
         return self.w.let(f"icmp ne i{self.per_part} {bits}, 0")
 
-    def bits(self, mask: Mask, type_: str = "i64") -> str:
-        """A mask as an integer with one bit per lane."""
-        if mask is None:
-            ones = (1 << self.count) - 1
-            return str(ones - (1 << 64) if ones >> 63 else ones)
+    @property
+    def word(self) -> str:
+        """The type of an integer with a bit per lane, of 64 bits at least."""
+        return f"i{max(self.count, 64)}"
+
+    def bits(self, mask: tuple[str, ...]) -> str:
+        """A mask as a `word`."""
         total = ""
         for part, name in enumerate(self.active(mask)):
             raw = self.w.let(f"bitcast {self.width.of('i1')} {name} to i{self.per_part}")
-            word = raw
-            if self.per_part < 64:
-                word = self.w.let(f"zext i{self.per_part} {raw} to i64")
+            own = raw
+            if f"i{self.per_part}" != self.word:
+                own = self.w.let(f"zext i{self.per_part} {raw} to {self.word}")
             if part:
-                word = self.w.let(f"shl i64 {word}, {part * self.per_part}")
-                word = self.w.let(f"or i64 {total}, {word}")
-            total = word
-        return total if type_ == "i64" else self.w.let(f"trunc i64 {total} to {type_}")
+                own = self.w.let(f"shl {self.word} {own}, {part * self.per_part}")
+                own = self.w.let(f"or {self.word} {total}, {own}")
+            total = own
+        return total
+
+    def lowest(self, bits: str) -> str:
+        """The number of the lowest bit that is set in a `word`, an i64."""
+        t = self.word
+        zeros = self.w.let(f"call {t} @llvm.cttz.{t}({t} {bits}, i1 false)")
+        return zeros if t == "i64" else self.w.let(f"trunc {t} {zeros} to i64")
 
     def first(self, mask: Mask) -> str:
         """The number of the first active lane of a mask that has one; an i64."""
         if mask is None:
             return "0"
-        zeros = self.w.let(f"call i64 @llvm.cttz.i64(i64 {self.bits(mask)}, i1 false)")
-        return self.w.let(f"and i64 {zeros}, {self.count - 1}")  # some lane where none is active
+        lowest = self.lowest(self.bits(mask))
+        return self.w.let(f"and i64 {lowest}, {self.count - 1}")  # some lane where none is active
 
     def last(self, mask: Mask) -> str:
         """The number of the last active lane of a mask that has one; an i64."""
         if mask is None:
             return str(self.count - 1)
-        zeros = self.w.let(f"call i64 @llvm.ctlz.i64(i64 {self.bits(mask)}, i1 false)")
-        return self.w.let(f"sub i64 63, {zeros}")
+        t = self.word
+        zeros = self.w.let(f"call {t} @llvm.ctlz.{t}({t} {self.bits(mask)}, i1 false)")
+        if t != "i64":
+            zeros = self.w.let(f"trunc {t} {zeros} to i64")
+        lane = self.w.let(f"sub i64 {int(t[1:]) - 1}, {zeros}")
+        return self.w.let(f"and i64 {lane}, {self.count - 1}")
 
     # Vectors.
 

@@ -46,10 +46,9 @@ _DEVICE: Final = 1
 _WORKGROUP: Final = 2
 _SUBGROUP: Final = 3
 _RELAXED: Final = 0
-# Acquire and release, of storage buffers and of workgroup memory.
+# Acquire and release, of which memory: storage buffers 0x40, the subgroup's 0x80, workgroup 0x100.
 _ACQUIRE_RELEASE: Final = 0x8
-_BUFFERS: Final = 0x40
-_SHARED: Final = 0x100
+_BARRIERS: Final = {"workgroup": 0x140, "storage": 0x40, "subgroup": 0x80}
 
 
 @final
@@ -392,9 +391,7 @@ class _Function:
             expected, desired = operands
             relaxed = self._types.word(_RELAXED)
             operands = (relaxed, desired, expected)
-            found = module.let("OpAtomicCompareExchange", type_, *place, *operands)
-            # What a store or branch takes must be the result of something else than this.
-            return module.let("OpBitwiseOr", type_, found, self._types.constant(value.type, 0))
+            return module.let("OpAtomicCompareExchange", type_, *place, *operands)
         op = ATOMICS[kind, letter]
         if op == "OpAtomicFAddEXT":
             module.needs("AtomicFloat32AddEXT")
@@ -403,9 +400,7 @@ class _Function:
 
     def _barrier(self, value: Value) -> None:
         scope = _SUBGROUP if value.attr == "subgroup" else _WORKGROUP
-        memory = _ACQUIRE_RELEASE | _BUFFERS
-        if value.attr != "storage":
-            memory |= _SHARED
+        memory = _ACQUIRE_RELEASE | _BARRIERS[str(value.attr)]
         words = (self._types.word(number) for number in (scope, _WORKGROUP, memory))
         self._module.do("OpControlBarrier", *words)
 

@@ -4,7 +4,7 @@ WebGPU has arrays of one type at bindings, no pointers, 32-bit integers and, whe
 so, a few types more. So what the row of the target takes (``codegen/caps.py``) is more than the
 machine has, and the difference is rewritten here, in this order:
 
-1. ``reports``: asserts become a compare-exchange on the report, one more array;
+1. ``reports``: asserts become an exchange on the report, one more array;
 2. ``launch``: the workgroup, the edge of the grid, workgroups counted along a line;
 3. ``collectives``: subgroup operations by others, or through workgroup memory;
 4. ``words``: memory in cells, narrow integers in words, guards as control flow, parameters;

@@ -124,7 +124,18 @@ class Places:
             (word,) = self._words(place, index)
             self._put(place, index, self._inserted(place, word, value))
         else:
-            self._exchanged(place, lambda word: self._inserted(place, word, value))
+            self._merge(place, value)
+
+    def _merge(self, place: Place, value: Value) -> None:
+        """Store to part of a word: clear what is to be 0, then set what is to be 1.
+
+        So neighbours stay as they are, and bits that change to nothing new never show another
+        value, even where several store the same at once.
+        """
+        w = self._write
+        bits, hole = self._shifted(place, value)
+        self._atomic_word(place, "and", (w.or_(bits, hole),))
+        self._atomic_word(place, "or", (bits,))
 
     def _put(self, place: Place, index: Value, value: Value) -> None:
         self._write.builder.store(place.memory, (self._offset(index),), value, _PLAIN)
@@ -144,14 +155,18 @@ class Places:
 
     def _inserted(self, place: Place, word: Value, value: Value) -> Value:
         """A word with a scalar put in."""
-        w, shift = self._write, place.part.shift
-        bits = self._encoded(place, value)
-        if shift is None:
-            return bits
+        if place.part.shift is None:
+            return self._encoded(place, value)
+        bits, hole = self._shifted(place, value)
+        return self._write.or_(self._write.and_(word, hole), bits)
+
+    def _shifted(self, place: Place, value: Value) -> tuple[Value, Value]:
+        """The bits of a scalar where they stand in the word, and a mask of all the others."""
+        w, bits = self._write, self._encoded(place, value)
+        assert place.part.shift is not None
         mask = (1 << 8 * place.dtype.size) - 1
-        shift = w.and_(shift, 31)
-        hole = w.not_(w.shl(w.const(u32, mask), shift))
-        return w.or_(w.and_(word, hole), w.shl(w.and_(bits, mask), shift))
+        shift = w.and_(place.part.shift, 31)
+        return w.shl(w.and_(bits, mask), shift), w.not_(w.shl(w.const(u32, mask), shift))
 
     # Control flow.
 

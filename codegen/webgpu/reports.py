@@ -7,7 +7,7 @@ Before::
 After, with the report as an array of 32-bit words::
 
     if (not %condition) {
-        %old = atomic compare_exchange report[0] 0 1
+        %old = atomic exchange report[0] 1
         if (eq %old 0) { store report[2] site ... }
     }
 
@@ -42,7 +42,7 @@ from khaljit.tracer.rewriting import Rewriter
 __all__ = ["asserts", "write_reports"]
 
 _PLACE: Final = Access(checked=False, flat=True)
-_CLAIM: Final = AtomicAccess(checked=False, flat=True, kind="compare_exchange")
+_CLAIM: Final = AtomicAccess(checked=False, flat=True, kind="exchange")
 _FIRST_VALUE: Final = 5
 
 
@@ -89,9 +89,8 @@ class _Reports(Rewriter):
 
     def _claim(self, value: Value, operands: tuple[Value, ...]) -> None:
         builder = self.builder
-        expected, desired = builder.const(u32, 0), builder.const(u32, 1)
         place = (builder.memory(self._memory), builder.const(self._width, 0))
-        old = builder.effect(Op.ATOMIC, (*place, expected, desired), _CLAIM, u32)
+        old = builder.effect(Op.ATOMIC, (*place, builder.const(u32, 1)), _CLAIM, u32)
         self._when(self._write.eq(old, 0), lambda: self._fill(value, operands))
 
     def _fill(self, value: Value, operands: tuple[Value, ...]) -> None:

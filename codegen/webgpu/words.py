@@ -8,7 +8,8 @@ After::
 
     %byte = add (scalar offset) %k
     if %guard {
-        ... a loop that compare-exchanges cell (shr %byte 2) until its byte is the new one
+        atomic and cells[shr %byte 2] ...       # clears in the byte what is to be 0
+        atomic or cells[shr %byte 2] ...        # sets in the byte what is to be 1
     }
 
 Laws:
@@ -19,8 +20,8 @@ Laws:
   guarded load reads cell 0 where it must not read, and gives 0; a guarded store or atomic stands
   in an ``if``.
 * A store to part of a word changes no other bits of it, whoever writes those at the same time: it
-  is a compare-exchange in a loop, or in local memory a plain one. Of several stores to one place
-  one wins.
+  is two atomics. (In local memory it is plain.) Of several different values stored to one byte at
+  once the bits may be mixed, which is the one way in which this is weaker than a store of a byte.
 * Extents, strides and offsets are parameters like scalars.
 * Casts between machine types are left; those from floats to integers have operands in range.
 * f16 is stored and moved; it is added, subtracted and multiplied, the rest is done in f32.

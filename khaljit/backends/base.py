@@ -7,25 +7,26 @@ memory, loads artifacts and launches them, and knows no operation.
 
 from __future__ import annotations
 
-import itertools
-import operator
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Protocol
 
 import numpy as np
 
 from khaljit.arguments import Operand
-from khaljit.arrays import Array, host_dtype
+from khaljit.arrays import Array, contiguous, host_dtype
 from khaljit.cache.artifact import Artifact
-from khaljit.grids import Grid
+from khaljit.encoders import Encoder
+from khaljit.grids import Grid, Indirect
+from khaljit.profiling import Profile
 from khaljit.tracer.dtypes import DType, by_numpy, f32, i32
-from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError, KernelError
+from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError, InternalError, KernelError
 from khaljit.tracer.intrinsics.vectors import VectorType
 from khaljit.tracer.ir import Note, Trace, effects
 from khaljit.tracer.ops import Op
 
-__all__ = ["Device", "Loaded", "Target", "failed_assertion"]
+__all__ = ["Device", "Loaded", "Pending", "Target", "Timer", "failed_assertion"]
 
 
 class Target(ABC):
@@ -60,9 +61,43 @@ class Loaded(ABC):
 
     @abstractmethod
     def launch(
-        self, operands: Sequence[Operand], numbers: Sequence[int | float | bool], groups: Grid
+        self,
+        operands: Sequence[Operand],
+        numbers: Sequence[int | float | bool],
+        groups: Grid | Indirect,
     ) -> None:
-        """Run the kernel; arrays and numbers by position in the trace."""
+        """Enqueue the kernel; arrays and numbers by position in the trace. A grid of counts has no
+        zero in it; one that the device reads may have."""
+
+
+class Timer(ABC):
+    """Times what is enqueued between its start and its stop, on the device's own clock."""
+
+    @abstractmethod
+    def start(self) -> None:
+        """Enqueue the first reading."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """Enqueue the second reading."""
+
+    @abstractmethod
+    def ready(self) -> bool:
+        """Whether both have been taken, without waiting."""
+
+    @abstractmethod
+    def interval(self) -> tuple[float, float]:
+        """Both readings in seconds, once they are taken."""
+
+
+class Pending(Protocol):
+    """Reads under way."""
+
+    def ready(self) -> bool:
+        """Whether `take` would not wait."""
+
+    def take(self) -> list[np.ndarray[Any, Any]]:
+        """What was read, waiting if need be."""
 
 
 def failed_assertion(
@@ -93,6 +128,7 @@ class Device(ABC):
     """A device that kernels run on."""
 
     kind: ClassVar[str]
+    has_own_memory: ClassVar[bool] = True  # else it works on NumPy arrays where they are
     name: str
     target: Target
 
@@ -129,18 +165,54 @@ class Device(ABC):
         """Wait until everything that was enqueued is done; raises what it reported."""
 
     @abstractmethod
+    def begin_read(self, arrays: Sequence[Array[Any]]) -> Pending:
+        """Enqueue reading some arrays as they are at this point."""
+
+    @abstractmethod
+    def copy(self, source: Array[Any], target: Array[Any]) -> None:
+        """Enqueue copying the elements of an array to one of the same shape and type."""
+
+    @abstractmethod
+    def timer(self) -> Timer:
+        """A new timer."""
+
+    def stage(self, host: np.ndarray[Any, Any], operand: Operand) -> Array[Any]:
+        """A contiguous array on the device with the elements of a NumPy argument."""
+        raise InternalError(f"{self} works on NumPy arrays as they are")
+
+    @abstractmethod
     def describe(self) -> Mapping[str, str]:
         """What the device is, for people."""
 
     # What follows from that.
 
+    @abstractmethod
+    def poll(self) -> None:
+        """Let work that is done be noticed, without waiting."""
+
+    def encoder(self) -> Encoder:
+        """A new list of commands for this device."""
+        return Encoder(self)
+
+    def submit(self, *encoders: Encoder) -> None:
+        """Enqueue the commands of encoders, in order."""
+        for encoder in encoders:
+            if encoder.device is not self:
+                raise ArgumentValueError(
+                    f"an encoder of {encoder.device} is submitted to {self}",
+                    mend="submit it to its own device",
+                )
+            encoder.run()
+
+    def profile(self) -> Profile:
+        """Time every dispatch inside a ``with`` block."""
+        return Profile(self)
+
     def empty(self, shape: int | tuple[int, ...], dtype: Any = f32) -> Array[Any]:
         """A new array whose elements are undefined; ``dtype`` is a dtype or a vector type."""
         extents = _shape(shape)
         size = dtype.count * dtype.dtype.size if isinstance(dtype, VectorType) else dtype.size
-        steps = list(itertools.accumulate((size, *reversed(extents)), operator.mul))
-        strides = tuple(reversed(steps[:-1]))
-        return Array(self, self.allocate(steps[-1]), dtype, extents, strides)
+        return contiguous(self, self.allocate(size * math.prod(extents)), dtype, extents)
 
     def zeros(self, shape: int | tuple[int, ...], dtype: Any = f32) -> Array[Any]:
         """A new array of zeros."""

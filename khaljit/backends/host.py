@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+import time
+from collections.abc import Sequence
+from typing import Any, ClassVar, final
 
 import numpy as np
 
 from khaljit.arguments import Operand
 from khaljit.arrays import Array, host_dtype, host_shape
-from khaljit.backends.base import Device
+from khaljit.backends.base import Device, Pending, Timer
+from khaljit.readback import Immediate
 
-__all__ = ["HostDevice", "host_array", "view"]
+__all__ = ["HostDevice", "HostTimer", "host_array", "view"]
 
 CACHE_LINE = 64
 
 
 class HostDevice(Device):
     """A device that works on host memory; its buffers are NumPy arrays of bytes."""
+
+    has_own_memory: ClassVar[bool] = False
 
     def allocate(self, nbytes: int) -> np.ndarray[Any, Any]:
         """Bytes of host memory, aligned to a cache line."""
@@ -36,8 +41,44 @@ class HostDevice(Device):
         """Copy elements in."""
         view(array)[...] = values
 
+    def begin_read(self, arrays: Sequence[Array[Any]]) -> Pending:
+        """Read now: there is nothing to wait for."""
+        return Immediate([self.read(array) for array in arrays])
+
+    def copy(self, source: Array[Any], target: Array[Any]) -> None:
+        """Copy elements; overlapping views as if by way of a third array."""
+        view(target)[...] = view(source)
+
+    def timer(self) -> Timer:
+        """The wall clock: launches on the host run inside."""
+        return HostTimer()
+
+    def poll(self) -> None:
+        """Nothing is ever under way."""
+
     def synchronize(self) -> None:
         """Nothing to wait for: a launch on the host returns when it is done."""
+
+
+@final
+class HostTimer(Timer):
+    """Reads the host's clock."""
+
+    def start(self) -> None:
+        """Read the clock."""
+        self._start = time.perf_counter()
+
+    def stop(self) -> None:
+        """Read it again."""
+        self._stop = time.perf_counter()
+
+    def ready(self) -> bool:
+        """It always is."""
+        return True
+
+    def interval(self) -> tuple[float, float]:
+        """Both readings in seconds."""
+        return self._start, self._stop
 
 
 def view(array: Array[Any]) -> np.ndarray[Any, Any]:

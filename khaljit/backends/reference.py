@@ -14,20 +14,21 @@ from khaljit.arguments import Operand
 from khaljit.backends.base import Loaded, Target, failed_assertion
 from khaljit.backends.host import HostDevice, host_array
 from khaljit.cache.artifact import Artifact
-from khaljit.grids import Grid
+from khaljit.grids import Grid, Indirect
 from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.interpret import interpret
 from khaljit.tracer.ir import Trace
 from khaljit.tracer.text import print_trace
 
-__all__ = ["InterpreterDevice"]
+__all__ = ["InterpreterDevice", "TraceTarget"]
 
 
 @final
-class _Trace(Target):
+class TraceTarget(Target):
     """The trace itself is the code."""
 
-    name = "interpreter"
+    def __init__(self, name: str) -> None:
+        self.name = name
 
     def key_parts(self) -> Mapping[str, bytes]:
         """Nothing: the trace is all."""
@@ -45,7 +46,7 @@ class _Trace(Target):
     def show(self, trace: Trace, stage: str) -> str:
         """The trace as text."""
         if stage != "trace":
-            raise ArgumentValueError(f"the interpreter has no stage {stage!r}", mend="trace")
+            raise ArgumentValueError(f"{self.name} has no stage {stage!r}", mend="trace")
         return print_trace(trace)
 
 
@@ -57,7 +58,7 @@ class InterpreterDevice(HostDevice):
 
     def __init__(self) -> None:
         self.name = "interpreter"
-        self.target = _Trace()
+        self.target = TraceTarget("interpreter")
 
     def load(self, artifact: Artifact, trace: Trace) -> Loaded:
         """Nothing to load."""
@@ -75,9 +76,13 @@ class _Loaded(Loaded):
         self._trace = trace
 
     def launch(
-        self, operands: Sequence[Operand], numbers: Sequence[int | float | bool], groups: Grid
+        self,
+        operands: Sequence[Operand],
+        numbers: Sequence[int | float | bool],
+        groups: Grid | Indirect,
     ) -> None:
         """Interpret the trace."""
+        groups = groups.read() if isinstance(groups, Indirect) else groups
         report = interpret(self._trace, [host_array(one) for one in operands], numbers, groups)
         for line in report.printed:
             print(line)

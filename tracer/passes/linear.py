@@ -155,14 +155,22 @@ class Prover:
         """The form that a value equals."""
         known = self._forms.get(value)
         if known is None:
-            number = constant(value)
+            number = self._constant(value)
             if number is not None:
-                known = Linear(int(number))
+                known = Linear(number)
             else:
                 known = self._expanded(value, depth) if depth else None
                 known = known or self.atom(value)
             self._forms[value] = known
         return known
+
+    def _constant(self, value: Value) -> int | None:
+        """The number of a constant integer, as wide as ``index`` is here."""
+        number = constant(value)
+        if number is None:
+            return None
+        least, most = self._limits(value.type)
+        return (int(number) - least) % (most - least + 1) + least
 
     def _expanded(self, value: Value, depth: int) -> Linear | None:
         """The form of an operation, unless it may wrap."""
@@ -178,10 +186,10 @@ class Prover:
         elif value.op is Op.NEG and value.type.is_integer:
             form = self.form(args[0], depth - 1).times(-1)
         elif value.op in (Op.MUL, Op.SHL) and value.type.is_integer:
-            number = constant(args[1])
+            number = self._constant(args[1])
             if number is None or (value.op is Op.SHL and not 0 <= number < 63):
                 return None
-            factor = int(number) if value.op is Op.MUL else 1 << int(number)
+            factor = number if value.op is Op.MUL else 1 << number
             form = self.form(args[0], depth - 1).times(factor)
         else:
             return None
@@ -222,13 +230,13 @@ class Prover:
                 return limits
             inner = self._limits(source)
             return inner if limits[0] <= inner[0] and inner[1] <= limits[1] else limits
-        number = constant(atom.args[1]) if len(atom.args) == 2 else None
+        number = self._constant(atom.args[1]) if len(atom.args) == 2 else None
         if number is None or not atom.type.is_integer:
             return limits
         if atom.op is Op.AND and number >= 0:
-            return 0, int(number)
+            return 0, number
         if atom.op is Op.MOD and number != 0:
-            return (0, int(number) - 1) if number > 0 else (int(number) + 1, 0)
+            return (0, number - 1) if number > 0 else (number + 1, 0)
         return limits
 
     def _id_range(self, atom: Value) -> _Range:
@@ -360,14 +368,14 @@ class Prover:
 
     def _quotient(self, atom: Value, own: Linear, x: Linear, y: Linear) -> Iterator[Linear]:
         """x // y or x >> y: for constants y, within one y of x; never further from 0 than x."""
-        number = constant(atom.args[1])
+        number = self._constant(atom.args[1])
         if atom.op is Op.SHR and number is not None:
             width = atom.type.bits or self._trace.index_bits
-            number = 1 << int(number) if 0 <= number < width else None
+            number = 1 << number if 0 <= number < width else None
         if number is not None and number > 0:
-            scaled = own.times(int(number))
+            scaled = own.times(number)
             yield x.minus(scaled)
-            yield scaled.shifted(int(number) - 1).minus(x)
+            yield scaled.shifted(number - 1).minus(x)
         if self.proves(x) and (atom.op is Op.SHR or self.proves(y)):
             yield from (own, x.minus(own))
 

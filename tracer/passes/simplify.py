@@ -10,13 +10,15 @@ After::
 
     store out[(shl %i 3)] (add %x 6)
 
-Arrays of one shape share the extents of the first of them.
+Arrays of one shape share the extents of the first of them. Constants of type ``index`` are wrapped
+to its width.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from khaljit.tracer.dtypes import index
 from khaljit.tracer.ir import Space, Trace, Value
 from khaljit.tracer.ops import OPS, Op
 from khaljit.tracer.passes import rules_arithmetic, rules_logic
@@ -44,5 +46,13 @@ class _Simplify(Rewriter):
             first = self.trace.arrays[value.memory.number].same_shape
             memory = self.builder.memory(self.trace.arrays[first].memory)
             return self.builder.pure(Op.SHAPE, (memory,), value.attr, value.dtype)
+        if value.op is Op.CONST and value.dtype is index:
+            return self.builder.const(index, self._wrapped(value))
         stated = value.dtype if OPS[value.op].result is None else None
         return self.maker.make(value.op, args, value.attr, stated)
+
+    def _wrapped(self, value: Value) -> int:
+        """An ``index`` constant as wide as ``index`` is here."""
+        assert isinstance(value.attr, int)
+        half = 1 << self.trace.index_bits - 1
+        return (value.attr + half) % (2 * half) - half

@@ -18,7 +18,7 @@ from khaljit.backends.host import HostDevice
 from khaljit.cache.artifact import Artifact
 from khaljit.codegen.layout import REPORT_SLOTS, ParameterBlock
 from khaljit.codegen.llvm.target import CpuTarget
-from khaljit.grids import Grid
+from khaljit.grids import Grid, Indirect
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.ir import Trace
@@ -88,9 +88,16 @@ class _Loaded(Loaded):
         self._trace: Final = trace
 
     def launch(
-        self, operands: Sequence[Operand], numbers: Sequence[int | float | bool], groups: Grid
+        self,
+        operands: Sequence[Operand],
+        numbers: Sequence[int | float | bool],
+        groups: Grid | Indirect,
     ) -> None:
         """Run to completion."""
+        if isinstance(groups, Indirect):
+            groups = groups.read()
+            if 0 in groups:
+                return
         slots: list[int] = []
         for operand in operands:
             slots.append(_address(operand))

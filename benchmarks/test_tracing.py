@@ -1,0 +1,77 @@
+"""What tracing costs: it happens in every process, whatever the cache holds.
+
+Stages: recording, the canonical text, and the key. An ordinary kernel must take less than two
+milliseconds over all three, one of 5,000 operations less than 200.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+from pytest_benchmark.fixture import BenchmarkFixture
+
+import khaljit as kj
+from khaljit.compiler import key_of
+from khaljit.devices import current_device
+from khaljit.tracer.ir import Trace, values
+from khaljit.tracer.passes.contract import contract
+from khaljit.tracer.text import canonical
+
+SIGNATURE: Final = "f32[:], f32[:]"
+
+
+def _kernel(steps: int) -> Any:
+    """A kernel of about ten operations a step, no two of them alike."""
+
+    @kj.jit
+    def polynomial(a: kj.Array1[kj.f32], out: kj.Array1[kj.f32]) -> None:
+        i = kj.global_id(0)
+        if i < out.size:
+            x, y = a[i], 1.0
+            for k in kj.unroll(range(steps)):
+                y = kj.sqrt(abs(x * y + k)) - kj.select(y > x, x, y * (k + 0.5))
+                x = kj.max(x - y, kj.floor(x) / (y + k))
+            out[i] = x + y
+
+    return polynomial
+
+
+# The operations that a kernel is to have, the steps that give about as many, and the limit in
+# milliseconds of all stages together.
+CASES: Final = {50: (4, 2.0), 5000: (450, 200.0)}
+
+
+def _stages(operations: int) -> dict[str, Callable[[], object]]:
+    kernel = _kernel(CASES[operations][0])
+    target = current_device().target
+    trace: Trace = contract(kernel.trace(SIGNATURE))
+
+    def whole() -> object:
+        return key_of(contract(kernel.trace(SIGNATURE)), target)
+
+    return {
+        "record": lambda: kernel.trace(SIGNATURE),
+        "text": lambda: canonical(trace),
+        "key": lambda: key_of(trace, target),  # makes the text too
+        "whole": whole,
+    }
+
+
+def _operations(operations: int) -> int:
+    trace = _kernel(CASES[operations][0]).trace(SIGNATURE)
+    return sum(1 for _ in values(trace.body))
+
+
+@pytest.mark.parametrize("stage", ["record", "text", "key", "whole"])
+@pytest.mark.parametrize("operations", CASES)
+def test_tracing(operations: int, stage: str, benchmark: BenchmarkFixture) -> None:
+    count = _operations(operations)
+    assert abs(count - operations) <= 0.1 * operations
+    benchmark.group = f"tracing {operations} operations"
+    benchmark(_stages(operations)[stage])
+    if benchmark.stats is not None:  # None where benchmarks are disabled
+        fastest = benchmark.stats.stats.min
+        benchmark.extra_info["us per operation"] = round(1e6 * fastest / count, 2)
+        assert stage != "whole" or 1e3 * fastest < CASES[operations][1]
