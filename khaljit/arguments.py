@@ -61,12 +61,14 @@ class Operand:
     Attributes:
         name: the parameter's, for messages.
         owner: the NumPy array or khaljit array that was passed.
+        dtype: the type of its elements, a dtype or a vector type.
         shape: of the axes that the kernel sees.
         strides: in units of the element's alignment.
     """
 
     name: str
     owner: np.ndarray[Any, Any] | Array[Any]
+    dtype: DType | VectorType
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
@@ -329,7 +331,7 @@ class Parameters:
         for extent, unit in zip(shape, units, strict=True):
             reach += (extent - 1) * abs(unit) if extent else 0
         call.extent = max(call.extent, reach, *shape)
-        call.operands.append(Operand(name, owner, shape, units))
+        call.operands.append(Operand(name, owner, kind, shape, units))
         return array_entry(kind, len(shape), inner, address % 16 == 0)
 
     # Numbers.

@@ -201,7 +201,7 @@ class Array(_OfElements[_E]):
 
     def fill(self, value: Any) -> None:
         """Set every element to one value."""
-        self.write(np.broadcast_to(np.asarray(value, host_dtype(self.dtype)), host_shape(self)))
+        self.device.fill(self, value)
 
 
 def contiguous(

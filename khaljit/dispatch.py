@@ -61,7 +61,7 @@ class Dispatch:
             if place not in arrays:
                 arrays[place] = self.device.stage(host, operand)
             array = arrays[place]
-            staged.append(Operand(operand.name, array, operand.shape, array.units))
+            staged.append(Operand(operand.name, array, operand.dtype, operand.shape, array.units))
         Dispatch(
             self.kernel,
             self.device,

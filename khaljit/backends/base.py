@@ -173,6 +173,10 @@ class Device(ABC):
         """Enqueue copying the elements of an array to one of the same shape and type."""
 
     @abstractmethod
+    def fill(self, array: Array[Any], value: Any) -> None:
+        """Enqueue setting every element to one value."""
+
+    @abstractmethod
     def timer(self) -> Timer:
         """A new timer."""
 

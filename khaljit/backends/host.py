@@ -49,6 +49,10 @@ class HostDevice(Device):
         """Copy elements; overlapping views as if by way of a third array."""
         view(target)[...] = view(source)
 
+    def fill(self, array: Array[Any], value: Any) -> None:
+        """Set every element."""
+        view(array)[...] = value
+
     def timer(self) -> Timer:
         """The wall clock: launches on the host run inside."""
         return HostTimer()
