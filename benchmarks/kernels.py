@@ -7,17 +7,29 @@ compare. Where several invocations of a workgroup work together the workgroup is
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import cache
 from typing import Any, Final
 
 import khaljit as kj
+from benchmarks.constants import (
+    A1,
+    A2,
+    A3,
+    A4,
+    A5,
+    BINS,
+    GAMMA,
+    HALF_ROOT,
+    RATE,
+    ROOT_TAU_INVERSE,
+    SOFTENING,
+    TILE,
+    VOLATILITY,
+)
 
 __all__ = [
-    "BINS",
     "MODES",
     "SHARED_GROUPS",
-    "SOFTENING",
-    "TILE",
     "WORKGROUPS",
     "black_scholes_erf",
     "black_scholes_polynomial",
@@ -34,22 +46,7 @@ __all__ = [
     "variant",
 ]
 
-BINS: Final = 256
-TILE: Final = 16
-SOFTENING: Final = 1e-3
 SHARED_GROUPS: Final = 64  # workgroups that share the elements of a sum or histogram
-
-# Black-Scholes: the coefficients of Abramowitz and Stegun 26.2.17, and 1 / sqrt(2) and so on.
-RATE: Final = 0.02
-VOLATILITY: Final = 0.3
-HALF_ROOT: Final = 0.7071067811865476
-ROOT_TAU_INVERSE: Final = 0.3989422804014327
-A1: Final = 0.31938153
-A2: Final = -0.356563782
-A3: Final = 1.781477937
-A4: Final = -1.821255978
-A5: Final = 1.330274429
-GAMMA: Final = 0.2316419
 
 
 def saxpy(x: kj.Array1[kj.f32], y: kj.Array1[kj.f32], a: kj.f32) -> None:
@@ -248,7 +245,8 @@ MODES: Final[dict[str, dict[str, bool]]] = {
 }
 
 
-@lru_cache(maxsize=None)
+@cache
 def variant(function: Callable[..., None], mode: str) -> Any:
     """The kernel of a function in a mode."""
-    return kj.jit(workgroup=WORKGROUPS.get(function), **MODES[mode])(function)
+    make: Any = kj.jit
+    return make(workgroup=WORKGROUPS.get(function), **MODES[mode])(function)

@@ -1,13 +1,12 @@
-"""The workloads in NumPy, written as a user would at the first try; SciPy lends ``erf``."""
+"""The workloads in NumPy, written as a user would at the first try."""
 
 from __future__ import annotations
 
 from typing import Any
 
 import numpy as np
-import scipy.special  # type: ignore[import-untyped]  # has no stubs
 
-from benchmarks.kernels import (
+from benchmarks.constants import (
     A1,
     A2,
     A3,
@@ -15,7 +14,6 @@ from benchmarks.kernels import (
     A5,
     BINS,
     GAMMA,
-    HALF_ROOT,
     RATE,
     ROOT_TAU_INVERSE,
     SOFTENING,
@@ -40,9 +38,7 @@ def nbody_vec3(positions: Array, out: Array) -> None:
         out[start : start + 256] = np.einsum("ijk,ij->ik", apart, squared ** np.float32(-1.5))
 
 
-def nbody_arrays(
-    x: Array, y: Array, z: Array, out_x: Array, out_y: Array, out_z: Array
-) -> None:
+def nbody_arrays(x: Array, y: Array, z: Array, out_x: Array, out_y: Array, out_z: Array) -> None:
     for start in range(0, len(x), 256):
         part = slice(start, start + 256)
         dx, dy, dz = x - x[part, None], y - y[part, None], z - z[part, None]
@@ -75,19 +71,6 @@ def total(values: Array, out: Array) -> None:
 
 def histogram(levels: Array, bins: Array) -> None:
     bins += np.bincount(levels, minlength=BINS).astype(bins.dtype)
-
-
-def black_scholes_erf(
-    price: Array, strike: Array, years: Array, call: Array, put: Array
-) -> None:
-    spread = VOLATILITY * np.sqrt(years)
-    d1 = (np.log(price / strike) + (RATE + 0.5 * VOLATILITY * VOLATILITY) * years) / spread
-    d2 = d1 - spread
-    n1 = 0.5 + 0.5 * scipy.special.erf(d1 * HALF_ROOT)
-    n2 = 0.5 + 0.5 * scipy.special.erf(d2 * HALF_ROOT)
-    later = strike * np.exp(-RATE * years)
-    call[:] = price * n1 - later * n2
-    put[:] = later * (1 - n2) - price * (1 - n1)
 
 
 def _normal(d: Array) -> Array:

@@ -6,9 +6,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-import scipy.special  # type: ignore[import-untyped]  # has no stubs
+import scipy.special
 
-from benchmarks.kernels import A1, A2, A3, A4, A5, BINS, GAMMA, RATE, SOFTENING, VOLATILITY
+from benchmarks.constants import A1, A2, A3, A4, A5, BINS, GAMMA, RATE, SOFTENING, VOLATILITY
 
 __all__ = [
     "black_scholes_erf",
@@ -26,9 +26,9 @@ Array = np.ndarray[Any, Any]
 Arrays = Sequence[Array]
 
 
-def saxpy(arrays: Arrays, rows: slice, factor: float) -> Arrays:
+def saxpy(arrays: Arrays, rows: slice, factor: np.float32) -> Arrays:
     x, y = (array[rows].astype(np.float64) for array in arrays)
-    return (factor * x + y,)
+    return (float(factor) * x + y,)
 
 
 def matmul(arrays: Arrays, rows: slice) -> Arrays:

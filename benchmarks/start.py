@@ -22,7 +22,11 @@ Array = np.ndarray[Any, Any]
 def _numpy(program: str) -> Callable[..., None]:
     from benchmarks import numpy_peers
 
-    return {"saxpy": numpy_peers.saxpy, "nbody_arrays": numpy_peers.nbody_arrays}[program]
+    functions: Mapping[str, Callable[..., None]] = {
+        "saxpy": numpy_peers.saxpy,
+        "nbody_arrays": numpy_peers.nbody_arrays,
+    }
+    return functions[program]
 
 
 def _numba(program: str) -> Callable[..., None]:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
@@ -67,7 +67,8 @@ def test_cold_start(
         return (implementation, program, _environment(bytecode, caches)), {}
 
     _first_result(*fresh()[0])  # for the compiled sources
-    benchmark.pedantic(_first_result, setup=fresh, rounds=ROUNDS)
+    rounds: Any = benchmark.pedantic  # untyped
+    rounds(_first_result, setup=fresh, rounds=ROUNDS)
 
 
 @pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
@@ -78,9 +79,8 @@ def test_warm_start(
     benchmark.group = f"warm start, {program}"
     environment = _environment(bytecode, tmp_path)
     _first_result(implementation, program, environment)
-    loaded = benchmark.pedantic(
-        _first_result, (implementation, program, environment), rounds=ROUNDS
-    )
+    rounds: Any = benchmark.pedantic  # untyped
+    loaded = rounds(_first_result, (implementation, program, environment), rounds=ROUNDS)
     benchmark.extra_info["modules"] = len(loaded)
     if implementation == "khaljit":
         heavy = [name for name in HEAVY if name in loaded]

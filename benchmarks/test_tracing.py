@@ -23,7 +23,7 @@ SIGNATURE: Final = "f32[:], f32[:]"
 
 
 def _kernel(steps: int) -> Any:
-    """A kernel of about ten operations a step, no two of them alike."""
+    """A kernel of about fifteen operations a step, no two of them alike."""
 
     @kj.jit
     def polynomial(a: kj.Array1[kj.f32], out: kj.Array1[kj.f32]) -> None:
@@ -40,7 +40,7 @@ def _kernel(steps: int) -> Any:
 
 # The operations that a kernel is to have, the steps that give about as many, and the limit in
 # milliseconds of all stages together.
-CASES: Final = {50: (4, 2.0), 5000: (450, 200.0)}
+CASES: Final = {50: (3, 2.0), 5000: (333, 200.0)}
 
 
 def _stages(operations: int) -> dict[str, Callable[[], object]]:
@@ -68,7 +68,7 @@ def _operations(operations: int) -> int:
 @pytest.mark.parametrize("operations", CASES)
 def test_tracing(operations: int, stage: str, benchmark: BenchmarkFixture) -> None:
     count = _operations(operations)
-    assert abs(count - operations) <= 0.1 * operations
+    assert abs(count - operations) <= 0.15 * operations
     benchmark.group = f"tracing {operations} operations"
     benchmark(_stages(operations)[stage])
     if benchmark.stats is not None:  # None where benchmarks are disabled

@@ -13,7 +13,8 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from benchmarks import kernels, numba_peers, numpy_peers
+from benchmarks import kernels, numba_peers, numpy_peers, scipy_peers
+from benchmarks.constants import BINS
 from benchmarks.references import (
     black_scholes_erf,
     black_scholes_polynomial,
@@ -186,8 +187,8 @@ def _numbers(count: int, rng: np.random.Generator) -> tuple[Array, ...]:
 
 
 def _levels(count: int, rng: np.random.Generator) -> tuple[Array, ...]:
-    levels = rng.integers(0, kernels.BINS, count, np.uint8)
-    return levels, np.zeros(kernels.BINS, np.uint32)
+    levels = rng.integers(0, BINS, count, np.uint8)
+    return levels, np.zeros(BINS, np.uint32)
 
 
 def _options(count: int, rng: np.random.Generator) -> tuple[Array, ...]:
@@ -337,7 +338,7 @@ WORKLOADS: Final[dict[str, Workload]] = {
             grid=_each,
             kernel=kernels.black_scholes_erf,
             numba=numba_peers.black_scholes_erf,
-            numpy=numpy_peers.black_scholes_erf,
+            numpy=scipy_peers.black_scholes_erf,
             reference=black_scholes_erf,
             rows=100_000,
         ),

@@ -93,6 +93,11 @@ class Writer:
         return self.bitcast(value, UNSIGNED[value.type.bits])
 
     def bitcast(self, value: Value, dtype: DType) -> Value:
+        """The bits of a value as another type; of a constant at once, and never twice."""
+        if value.op is Op.CONST and isinstance(value.attr, int):
+            return self.builder.const_bits(dtype, value.attr)
+        if value.op is Op.BITCAST:
+            value = value.args[0]
         return self.builder.bitcast(value, dtype)
 
     def select(self, condition: Value, yes: Operand, no: Operand) -> Value:

@@ -21,6 +21,12 @@ def _cpu(number: int | None, **options: Any) -> Device:
     return CpuDevice(**options)
 
 
+def _cuda(number: int | None) -> Device:
+    from khaljit.backends.cuda.device import CudaDevice
+
+    return CudaDevice(number or 0)
+
+
 def _interpreter(number: int | None) -> Device:
     from khaljit.backends.reference import InterpreterDevice
 
@@ -42,11 +48,12 @@ def _refuse_number(kind: str, number: int | None) -> None:
 
 # Kinds of devices with what opens one; `auto` tries those that `AUTO` lists, in order.
 _KINDS: Final[dict[str, Callable[..., Device]]] = {
+    "cuda": _cuda,
     "cpu": _cpu,
     "interpreter": _interpreter,
     "null": _null,
 }
-AUTO: Final = ("cpu",)
+AUTO: Final = ("cuda", "cpu")
 
 _OPEN: Final[dict[tuple[object, ...], Device]] = {}
 _LOCK: Final = threading.Lock()

@@ -790,7 +790,7 @@ def run_program(
     data = bytearray(block.size)
     for k, (array, param) in enumerate(zip(arrays, trace.arrays, strict=True)):
         assert array.flags.c_contiguous
-        piece = memoryview(array.reshape(-1).view(np.uint8)) if array.size else bytearray()
+        piece = memoryview(array.reshape(-1).view(np.uint8).data) if array.size else bytearray()
         struct.pack_into("<q", data, block.pointers[k], machine.buffers.add(piece))
         for axis in range(param.memory.ndim):
             stride = array.strides[axis] // param.memory.element.align
@@ -805,7 +805,7 @@ def run_program(
     for offset, count in zip(block.groups, groups, strict=True):
         struct.pack_into("<q", data, offset, count)
     assert block.report is not None
-    where = machine.buffers.add(memoryview(report.view(np.uint8)))
+    where = machine.buffers.add(memoryview(report.view(np.uint8).data))
     struct.pack_into("<q", data, block.report, where)
     seen = trace.workgroup or (1, 1, 1)
     x, y, z = (

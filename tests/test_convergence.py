@@ -6,7 +6,7 @@ import linecache
 from pathlib import Path
 
 import pytest
-from random_traces import random_trace
+from tests.random_traces import random_trace
 
 from khaljit.tracer.build import Builder
 from khaljit.tracer.convergence import check

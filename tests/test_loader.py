@@ -12,12 +12,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from machine_code import compile_object
 
 from khaljit.backends.cpu import executable
 from khaljit.backends.cpu.executable import MACHINE, Region
 from khaljit.backends.cpu.loader import PATCHES, load, read
 from khaljit.tracer.errors import DeviceError, InternalError
+from tests.machine_code import compile_object
 
 only_on_x86 = pytest.mark.skipif(MACHINE != "x86_64", reason="runs x86-64 code")
 only_on_linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

@@ -14,7 +14,6 @@ from typing import Any, Final
 import mpmath  # type: ignore[import-untyped]  # ships no types
 import numpy as np
 import pytest
-from building import pointwise, run_pointwise
 
 from khaljit.codegen.math.bounds import bound
 from khaljit.codegen.math.expand import BRANCHING, expand
@@ -24,6 +23,7 @@ from khaljit.tracer.floats import Array
 from khaljit.tracer.ir import Value
 from khaljit.tracer.numerics import evaluate, from_bits
 from khaljit.tracer.ops import MATH, Op
+from tests.building import pointwise, run_pointwise
 
 _INF: Final = math.inf
 _NAN: Final = math.nan

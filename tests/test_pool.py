@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import os
 import random
 import signal
@@ -13,13 +14,13 @@ import time
 from pathlib import Path
 
 import pytest
-from machine_code import COUNTING, compile_object
 
 from khaljit.backends.cpu import pool as pool_module
 from khaljit.backends.cpu.executable import MACHINE
 from khaljit.backends.cpu.loader import Image, load
 from khaljit.backends.cpu.pool import Arena, Pool, Scratch, available_threads
 from khaljit.tracer.errors import ArgumentValueError
+from tests.machine_code import COUNTING, compile_object
 
 pytestmark = pytest.mark.skipif(MACHINE != "x86_64", reason="runs x86-64 code")
 
@@ -213,8 +214,8 @@ def test_an_arena_that_is_held_outlives_its_successor() -> None:
 FORKING = """
 import os, sys, threading
 sys.path.insert(0, {tests!r})
-from machine_code import COUNTING, compile_object
-from test_pool import Counts
+from tests.machine_code import COUNTING, compile_object
+from tests.test_pool import Counts
 from khaljit.backends.cpu.loader import load
 from khaljit.backends.cpu.pool import Pool
 image = load(compile_object(COUNTING))
@@ -246,7 +247,7 @@ assert launch()
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_a_forked_child_starts_its_own_workers() -> None:
-    script = FORKING.format(tests=str(Path(__file__).parent))
+    script = FORKING.format(tests=str(Path(__file__).parent.parent))
     subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=120)
 
 
@@ -295,6 +296,8 @@ def test_interrupts_at_any_moment_neither_lose_items_nor_hang(counting: Image) -
     made = Counts(200)
     before = signal.signal(signal.SIGALRM, ring)
     interrupted = 0
+    gc.collect()
+    gc.disable()  # finalizers cannot be interrupted
     try:
         for _ in range(400):
             made = Counts(200, turns=20)
@@ -310,6 +313,7 @@ def test_interrupts_at_any_moment_neither_lose_items_nor_hang(counting: Image) -
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        gc.enable()
     assert interrupted
     made = Counts(500)
     pool.run(counting.address("entry"), made.params, 500, 1, 64)

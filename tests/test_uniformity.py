@@ -6,7 +6,7 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from random_traces import random_trace
+from tests.random_traces import random_trace
 
 from khaljit.tracer.interpret import interpret
 from khaljit.tracer.ir import Trace, Value, values

@@ -93,13 +93,18 @@ def saturate(x: Array, target: np.dtype[Any]) -> Array:
 
 
 def minimum_number(a: Array, b: Array) -> Array:
-    """IEEE 754-2019 minimumNumber: the number if one is NaN; -0 is less than +0."""
-    return np.where(a == b, np.where(np.signbit(a), a, b), np.fmin(a, b))
+    """IEEE 754-2019 minimumNumber: the number if one is NaN; -0 is less than +0.
+
+    Not through ``np.fmin``, which at times gives NaN for a signalling NaN and a number.
+    """
+    least = np.where((a < b) | (b != b), a, b)
+    return np.where(a == b, np.where(np.signbit(a), a, b), least)
 
 
 def maximum_number(a: Array, b: Array) -> Array:
     """IEEE 754-2019 maximumNumber."""
-    return np.where(a == b, np.where(np.signbit(a), b, a), np.fmax(a, b))
+    greatest = np.where((a > b) | (b != b), a, b)
+    return np.where(a == b, np.where(np.signbit(a), b, a), greatest)
 
 
 def minimum_propagating(a: Array, b: Array) -> Array:

@@ -11,7 +11,7 @@ from typing import final
 from khaljit.tracer.ir import Region, Value
 from khaljit.tracer.ops import Op
 
-__all__ = ["Place", "meet", "places"]
+__all__ = ["Place", "is_unreachable", "meet", "places"]
 
 
 @final
@@ -53,6 +53,13 @@ def places(top: Region) -> list[Place]:
         ]
         stack.extend(reversed(inner))
     return found
+
+
+def is_unreachable(region: Region) -> bool:
+    """Whether a region's end cannot be reached: nothing follows a branch that goes on nowhere."""
+    if not region.body or region.body[-1].op is not Op.IF:
+        return False
+    return all(arm.end.op is not Op.YIELD for arm in region.body[-1].regions)
 
 
 def meet(a: Place, b: Place) -> Place:

@@ -37,7 +37,7 @@ from typing import Final, final
 
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.ir import AtomicAccess, Region, Space, Trace, Value, values
-from khaljit.tracer.nesting import Place, places
+from khaljit.tracer.nesting import Place, is_unreachable, places
 from khaljit.tracer.ops import Op
 
 __all__ = ["MAX_STRIDE", "Scope", "Uniformity", "analyse"]
@@ -377,6 +377,8 @@ class _Analysis:
                     relative[inner] = (
                         Scope.CONSTANT if is_loop else max(relative[place], self._split(effect))
                     )
+            elif is_unreachable(place.region):
+                continue
             elif effect.op is Op.RETURN:
                 self._leave_kernel(place, absolute, relative)
             elif effect.op is Op.BREAK or effect.op is Op.CONTINUE:

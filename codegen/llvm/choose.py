@@ -11,16 +11,19 @@ from typing import Final
 
 from khaljit.codegen.llvm.target import Level
 from khaljit.tracer.dtypes import bool_
-from khaljit.tracer.ir import Region, Trace, Value, regions, values
+from khaljit.tracer.ir import Memory, Region, Space, Trace, Value, regions, values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.uniformity import Scope, Uniformity
 
 __all__ = ["choose_lanes", "observes_workgroups"]
 
-MOST_LANES: Final = 64
+MOST_LANES: Final = 64  # where anything counts subgroups, or goes lane by lane
+MOST_WIDE_LANES: Final = 256
 MOST_VOTERS: Final = 32  # a ballot has a bit each for this many
 MOST_PARTS: Final = 4
+MOST_COPIES: Final = 600  # instructions of a kernel with very many lanes, about
 
+_SUBGROUP_IDS: Final = frozenset({"subgroup", "lane", "num_subgroups", "subgroup_size"})
 _GRID_IDS: Final = frozenset({"global", "num_workgroups", "workgroup_size"})
 
 
@@ -31,7 +34,7 @@ def observes_workgroups(trace: Trace) -> bool:
             return True
         if value.op is Op.ID and _name(value) not in _GRID_IDS:
             return True
-        if value.op is Op.MEMORY and value.attr is not None and _is_shared(value):
+        if isinstance(value.attr, Memory) and value.attr.space is Space.SHARED:
             return True
     return False
 
@@ -39,12 +42,6 @@ def observes_workgroups(trace: Trace) -> bool:
 def _name(value: Value) -> str:
     assert isinstance(value.attr, tuple)
     return str(value.attr[0])
-
-
-def _is_shared(value: Value) -> bool:
-    from khaljit.tracer.ir import Memory, Space
-
-    return isinstance(value.attr, Memory) and value.attr.space is Space.SHARED
 
 
 def choose_lanes(
@@ -60,19 +57,45 @@ def choose_lanes(
         for region in hot
     ]
     per_part = min(level.vector_bits // _widest(varying), MOST_LANES)
+    pressure = max((_pressure(found) for found in varying), default=1)
+    if not observes_workgroups(trace):
+        return per_part, _parts(per_part, MOST_LANES, pressure, level)
+    assert trace.workgroup is not None
+    most = trace.workgroup[0] & -trace.workgroup[0]
+    if any(value.op is Op.SUBGROUP and value.attr == "ballot" for value in values(trace.body)):
+        most = min(most, MOST_VOTERS)
+    per_part = min(per_part, most)
+    size = sum(len(found) for found in items.values())
+    if most > MOST_LANES and most // per_part * size <= MOST_COPIES:
+        if most <= MOST_WIDE_LANES and _is_free(trace, uniformity):
+            return per_part, _parts(per_part, most, pressure, level, MOST_WIDE_LANES)
+    return per_part, _parts(per_part, min(most, MOST_LANES), pressure, level)
+
+
+def _parts(
+    per_part: int, most_lanes: int, pressure: int, level: Level, most_parts: int = MOST_PARTS
+) -> int:
+    """Vectors of a subgroup: as many as the registers hold what is live at once of."""
     parts = 1
-    while parts < MOST_PARTS and per_part * parts < MOST_LANES and all(
-        2 * parts * _pressure(found) <= level.registers for found in varying
+    while (
+        parts < most_parts
+        and per_part * parts < most_lanes
+        and 2 * parts * pressure <= level.registers
     ):
         parts *= 2
-    most = MOST_LANES
-    if observes_workgroups(trace):
-        assert trace.workgroup is not None
-        most = trace.workgroup[0] & -trace.workgroup[0]
-        if any(value.op is Op.SUBGROUP and value.attr == "ballot" for value in values(trace.body)):
-            most = min(most, MOST_VOTERS)
-    per_part = min(per_part, most)
-    return per_part, min(parts, most // per_part)
+    return parts
+
+
+def _is_free(trace: Trace, uniformity: Uniformity) -> bool:
+    """Whether nothing counts subgroups or goes lane by lane."""
+    for value in values(trace.body):
+        if value.op is Op.SUBGROUP:
+            return False
+        if value.op is Op.ID and _name(value) in _SUBGROUP_IDS:
+            return False
+        if value.op is Op.ATOMIC and uniformity.scope[value.indices[0]] is Scope.VARYING:
+            return False
+    return True
 
 
 def _innermost(top: Region) -> list[Region]:
@@ -95,8 +118,7 @@ def _is_vector(value: Value, uniformity: Uniformity) -> bool:
     return (
         value.dtype is not None
         and value.dtype is not bool_
-        and isinstance(uniformity.scope.get(value), Scope)
-        and uniformity.scope[value] is Scope.VARYING
+        and uniformity.scope.get(value) is Scope.VARYING
         and uniformity.stride[value] is None
     )
 

@@ -43,17 +43,6 @@ def load(code: Code, value: Value) -> Held:
     if where.vectors:
         parts = _gather(code, value.type, where.vectors, mask, more)
     else:
-        import os
-        D=int(os.environ.get('PF','0'))
-        v=value.indices[0]
-        if D and v in STEPS:
-            st=code.values.get(STEPS[v])
-            m=code.w.let(f"mul i32 {st.base}, {D*value.type.size}")
-            m=code.w.let(f"sext i32 {m} to i64")
-            for k in range(0,code.lanes.count*value.type.size,64):
-                q=code.w.let(f"getelementptr i8, ptr {where.pointer}, i64 {m}")
-                q=code.at(q,k)
-                code.w.do(f"call void @llvm.prefetch.p0(ptr {q}, i32 0, i32 3, i32 1)")
         parts = _load_consecutive(code, value.type, where.pointer, mask, more)
     return Held(value.type, parts=_to_register(code, value.type, parts))
 
@@ -195,5 +184,3 @@ def _scatter(
             f"{lanes.width.of('ptr')} align {dtype.size} {at}, "
             f"{lanes.width.of('i1')} {part}){more}"
         )
-
-STEPS={}

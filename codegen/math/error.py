@@ -9,12 +9,11 @@ varies slowly in (x - p) / (x + p) (Schonfelder 1978).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.math.exponential import exp_of_negative_square, moderate_exp, scale
-from khaljit.codegen.math.kit import Num, add_ordered, fma, horner, select, with_sign
+from khaljit.codegen.math.kit import LN_2, Num, add_ordered, fma, horner, select, with_sign
 from khaljit.tracer.dtypes import DType, f32, f64
 
 __all__ = ["erf", "erfc"]
@@ -182,7 +181,7 @@ def erfc(x: Num) -> Num:
     product_rest = (fma(-product, second_rest, fma(-product, second, g)) + g_rest) * r
     shifted, high, low = exp_of_negative_square(a)
     y = fma(high, product, fma(high, product_rest, low * product))
-    tail = scale(y, shifted, a * a > (x.format.bias - 10.0) * math.log(2.0))
+    tail = scale(y, shifted, a * a > (x.format.bias - 10.0) * LN_2)
     far = select(x < 0.0, 2.0 - tail, tail)
     near = fma(-x, horner(x * x, table.near), 1.0 - x)
     return select(magnitude < 0.5, near, far)

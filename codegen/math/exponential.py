@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.math.kit import (
+    LN_2,
+    LOG2_10,
+    LOG2_E,
+    LOG10_2,
     Num,
     add_ordered,
     fma,
@@ -164,10 +168,10 @@ def scale(y: Num, shifted: Num, small: Num) -> Num:
     NaN in y comes through whatever k is.
     """
     form = y.format
-    raised = y.of(2.0**64).bits()
-    lowered = y.of(0.5).bits()
-    power = (shifted.bits() << form.fraction) + select(small, raised, lowered)
-    return y * power.reinterpret(y.dtype) * select(small, y.of(2.0**-64), y.of(2.0))
+    bits = shifted.bits() << form.fraction
+    raised = bits.of(to_bits(form.dtype, 2.0**64))
+    bits = bits + select(small, raised, to_bits(form.dtype, 0.5))
+    return y * bits.reinterpret(form.dtype) * select(small, y.of(2.0**-64), 2.0)
 
 
 def _bounded(x: Num, result: Num, unit: float) -> Num:
@@ -188,7 +192,7 @@ def _is_small(x: Num, unit: float) -> Num:
 def reduce_by_ln2(x: Num) -> tuple[Num, Num, Num]:
     """k in the low bits of a float, k, and r with x = k ln 2 + r and |r| <= 0.348."""
     high, low = _TABLES[x.dtype].ln2
-    shifted = fma(x, 1.0 / math.log(2.0), x.format.shifter)
+    shifted = fma(x, LOG2_E, x.format.shifter)
     k = shifted - x.format.shifter
     return shifted, k, fma(k, -low, fma(k, -high, x))
 
@@ -206,8 +210,7 @@ def _exp_of_rest(r: Num) -> Num:
 
 def exp(x: Num) -> Num:
     shifted, _, r = reduce_by_ln2(x)
-    unit = math.log(2.0)
-    return _bounded(x, scale(_exp_of_rest(r), shifted, _is_small(x, unit)), unit)
+    return _bounded(x, scale(_exp_of_rest(r), shifted, _is_small(x, LN_2)), LN_2)
 
 
 def moderate_exp(x: Num) -> Num:
@@ -254,12 +257,11 @@ def exp2_parts(high: Num, low: Num) -> tuple[Num, Num]:
 def exp10(x: Num) -> Num:
     table = _TABLES[x.dtype]
     high, low = table.log10_2
-    shifted = fma(x, math.log2(10.0), x.format.shifter)
+    shifted = fma(x, LOG2_10, x.format.shifter)
     k = shifted - x.format.shifter
     r = fma(k, -low, fma(k, -high, x))
     y = fma(r, horner(r, table.exp10), 1.0)
-    unit = math.log10(2.0)
-    return _bounded(x, scale(y, shifted, _is_small(x, unit)), unit)
+    return _bounded(x, scale(y, shifted, _is_small(x, LOG10_2)), LOG10_2)
 
 
 def expm1(x: Num) -> Num:
@@ -271,5 +273,5 @@ def expm1(x: Num) -> Num:
     near = fma(r, half, offset)
     scaled = near + fma(tail, half, fma(r, half, offset - near))
     y = with_sign(select(k.eq(0.0), r + tail, scaled + scaled), x)
-    y = select(x > (x.format.bias + 1.25) * math.log(2.0), x.of(math.inf), y)
+    y = select(x > (x.format.bias + 1.25) * LN_2, x.of(math.inf), y)
     return select(x < -(x.format.precision + 2.0), x.of(-1.0), y)

@@ -35,6 +35,10 @@ from khaljit.tracer.ops import Op
 __all__ = ["lgamma", "tgamma"]
 
 
+# (log(2 pi) - 1) / 2.
+_HALF_LOG: Final = 0.41893853320467274
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class _Table:
@@ -255,7 +259,7 @@ def lgamma(x: Num) -> Num:
     u = select(small, a, moved)
     near = fma(u, horner(u, table.near), select(high, logarithm, -logarithm))
     v = 1.0 / a
-    far = fma(v, horner(v * v, table.far), 0.5 * math.log(2.0 * math.pi) - 0.5)
+    far = fma(v, horner(v * v, table.far), _HALF_LOG)
     far = fma(a - 0.5, logarithm - 1.0, far)
     y = select(large, far, near)
     # lgamma(-a) = -log(a |sin(pi a)| / pi) - lgamma(a), small a divided out of both logarithms.

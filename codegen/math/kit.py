@@ -22,6 +22,10 @@ from khaljit.tracer.ops import Op
 
 __all__ = [
     "FORMATS",
+    "LN_2",
+    "LOG2_10",
+    "LOG2_E",
+    "LOG10_2",
     "Format",
     "Num",
     "add_exactly",
@@ -33,6 +37,12 @@ __all__ = [
     "select",
     "with_sign",
 ]
+
+# Written out, since the host's logarithms may differ from machine to machine.
+LN_2: Final = 0.6931471805599453
+LOG2_E: Final = 1.4426950408889634
+LOG2_10: Final = 3.321928094887362
+LOG10_2: Final = 0.3010299956639812
 
 
 @final
@@ -114,9 +124,6 @@ class Num:
     def __add__(self, other: Num | float) -> Num:
         return self.op(Op.ADD, other)
 
-    def __radd__(self, other: float) -> Num:
-        return self.of(other).op(Op.ADD, self)
-
     def __sub__(self, other: Num | float) -> Num:
         return self.op(Op.SUB, other)
 
@@ -125,9 +132,6 @@ class Num:
 
     def __mul__(self, other: Num | float) -> Num:
         return self.op(Op.MUL, other)
-
-    def __rmul__(self, other: float) -> Num:
-        return self.of(other).op(Op.MUL, self)
 
     def __truediv__(self, other: Num | float) -> Num:
         return self.op(Op.DIV, other)
@@ -161,9 +165,6 @@ class Num:
 
     def __lt__(self, other: Num | float) -> Num:
         return self.op(Op.LT, other)
-
-    def __le__(self, other: Num | float) -> Num:
-        return self.op(Op.LE, other)
 
     def __gt__(self, other: Num | float) -> Num:
         return self.op(Op.GT, other)

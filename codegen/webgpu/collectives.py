@@ -20,6 +20,7 @@ from typing import Final
 
 from khaljit.codegen.caps import Caps
 from khaljit.codegen.webgpu.expansions import halves, joined
+from khaljit.codegen.webgpu.folding import folding
 from khaljit.codegen.writing import Writer
 from khaljit.tracer.dtypes import DType, bool_, f16, f32, i32, i64, u32
 from khaljit.tracer.errors import CapabilityError
@@ -83,12 +84,9 @@ class _Collectives(Rewriter, ABC):
         super().__init__(trace)
         assert trace.workgroup is not None
         self.caps: Final = caps
-        self.write: Final = Writer(self.builder, self._plain)
+        self.write: Final = Writer(self.builder, folding(self.builder))
         self.count: Final = trace.workgroup[0] * trace.workgroup[1] * trace.workgroup[2]
         self._uniformity: Final = analyse(trace, rows=False)
-
-    def _plain(self, op: Op, args: tuple[Value, ...], dtype: DType | None) -> Value:
-        return self.builder.pure(op, args, None, dtype)
 
     # What a way provides. Lanes are u32.
 

@@ -24,6 +24,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from khaljit.codegen.webgpu.folding import folding
 from khaljit.codegen.webgpu.interface import Source
 from khaljit.codegen.webgpu.parameters import Parameters
 from khaljit.codegen.writing import Writer
@@ -52,10 +53,7 @@ class _Launch(Rewriter):
         self._size: Final = trace.workgroup or group
         self._fold: Final = fold
         self._width: Final = i32 if trace.index_bits == 32 else i64
-        self._write: Final = Writer(self.builder, self._plain)
-
-    def _plain(self, op: Op, args: tuple[Value, ...], dtype: DType | None) -> Value:
-        return self.builder.pure(op, args, None, dtype)
+        self._write: Final = Writer(self.builder, folding(self.builder))
 
     def run(self) -> Trace:
         self.builder.open()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from khaljit.codegen.webgpu.expansions import multiply_high
 from khaljit.codegen.writing import Writer
-from khaljit.tracer.build import Builder
-from khaljit.tracer.dtypes import bool_, f32, i32, u32
+from khaljit.tracer.dtypes import f32, i32, u32
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
 
@@ -16,7 +14,6 @@ __all__ = [
     "Pair",
     "add",
     "divide",
-    "folded",
     "from_float",
     "is_negative",
     "less",
@@ -30,46 +27,6 @@ __all__ = [
 ]
 
 Pair: TypeAlias = tuple[Value, Value]
-
-_ONES: Final = 0xFFFFFFFF
-# With 0 or all ones on the right: what is left, by which operand it is; None for the constant 0.
-_FOLDS: Final[dict[tuple[Op, int], int | None]] = {
-    **{(op, 0): 0 for op in (Op.ADD, Op.SUB, Op.OR, Op.XOR, Op.SHL, Op.SHR)},
-    **{(op, 0): None for op in (Op.MUL, Op.AND)},
-    (Op.AND, _ONES): 0,
-    (Op.OR, _ONES): 1,
-    (Op.MUL, 1): 0,
-}
-_COMPUTED: Final[dict[Op, Callable[[int, int], int]]] = {
-    Op.ADD: lambda x, y: x + y,
-    Op.SUB: lambda x, y: x - y,
-    Op.MUL: lambda x, y: x * y,
-    Op.AND: lambda x, y: x & y,
-    Op.OR: lambda x, y: x | y,
-    Op.XOR: lambda x, y: x ^ y,
-    Op.SHL: lambda x, y: x << (y & 31),
-    Op.SHR: lambda x, y: x >> (y & 31),
-}
-
-
-def folded(builder: Builder, op: Op, args: tuple[Value, ...]) -> Value | None:
-    """A simpler value for an operation on words, where words known to be 0 make it one."""
-    if op is Op.SELECT:
-        if args[0].op is Op.CONST:
-            return args[1 if args[0].attr else 2]
-        return args[1] if args[1] is args[2] else None
-    if len(args) != 2 or args[0].dtype is not u32:
-        return None
-    x, y = (arg.attr if arg.op is Op.CONST else None for arg in args)
-    if isinstance(x, int) and isinstance(y, int):
-        compute = _COMPUTED.get(op)
-        return None if compute is None else builder.const(u32, compute(x, y))
-    if op is Op.LT and y == 0:
-        return builder.const(bool_, False)
-    if not isinstance(y, int) or (op, y) not in _FOLDS:
-        return None
-    left = _FOLDS[op, y]
-    return builder.const(u32, 0) if left is None else args[left]
 
 
 def _flag(w: Writer, condition: Value) -> Value:

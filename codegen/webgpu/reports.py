@@ -22,8 +22,9 @@ from dataclasses import replace
 from typing import Final
 
 from khaljit.codegen.layout import REPORT_SLOTS
+from khaljit.codegen.webgpu.folding import folding
 from khaljit.codegen.writing import UNSIGNED, Writer
-from khaljit.tracer.dtypes import DType, bool_, i32, i64, u32, u64
+from khaljit.tracer.dtypes import bool_, i32, i64, u32, u64
 from khaljit.tracer.ir import (
     Access,
     ArrayParam,
@@ -62,10 +63,7 @@ class _Reports(Rewriter):
         self._number: Final = len(trace.arrays)
         self._memory: Final = Memory(Space.ARRAY, self._number, Element.scalar(u32), (None,))
         self._width: Final = i32 if trace.index_bits == 32 else i64
-        self._write: Final = Writer(self.builder, self._plain)
-
-    def _plain(self, op: Op, args: tuple[Value, ...], dtype: DType | None) -> Value:
-        return self.builder.pure(op, args, None, dtype)
+        self._write: Final = Writer(self.builder, folding(self.builder))
 
     def run(self) -> Trace:
         trace = super().run()

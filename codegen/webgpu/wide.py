@@ -23,6 +23,7 @@ from dataclasses import replace
 from typing import Final, TypeAlias
 
 from khaljit.codegen.webgpu import pairs
+from khaljit.codegen.webgpu.folding import folding
 from khaljit.codegen.webgpu.pairs import Pair
 from khaljit.codegen.webgpu.parameters import Parameters
 from khaljit.codegen.writing import Writer
@@ -87,11 +88,8 @@ class _Pairs(Rewriter):
         self._parameters: Final = parameters
         self._high: Final[dict[Value, Value]] = {}
         self._high_results: Final[dict[Value, dict[int, Value]]] = {}
-        self._write: Final = Writer(self.builder, self._plain)
+        self._write: Final = Writer(self.builder, folding(self.builder))
         self._loops = 0
-
-    def _plain(self, op: Op, args: tuple[Value, ...], dtype: DType | None) -> Value:
-        return pairs.folded(self.builder, op, args) or self.builder.pure(op, args, None, dtype)
 
     # Pairs.
 

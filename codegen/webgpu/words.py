@@ -43,6 +43,7 @@ from khaljit.codegen.webgpu.expansions import (
     saturated,
     wrapped,
 )
+from khaljit.codegen.webgpu.folding import folding
 from khaljit.codegen.webgpu.interface import Source
 from khaljit.codegen.webgpu.parameters import Parameters
 from khaljit.codegen.webgpu.places import Place, Places
@@ -88,6 +89,7 @@ class _Words(Rewriter):
         self._parameters: Final = parameters
         self._bindings: Final = bindings
         self._cells: Final = find_cells(trace, caps, bindings)
+        self._build: Final = folding(self.builder)
         self._write: Final = Writer(self.builder, self._plain)
         self._places: Final = Places(self._write, caps)
         self._used: Final = {arg for value in values(trace.body) for arg in value.args}
@@ -95,7 +97,7 @@ class _Words(Rewriter):
     def _plain(self, op: Op, args: tuple[Value, ...], dtype: DType | None) -> Value:
         if op is Op.CAST and dtype in HELD:
             return self._integer(args[0], dtype)
-        return self.builder.pure(op, args, None, dtype)
+        return self._build(op, args, dtype)
 
     def run(self) -> Trace:
         trace = super().run()
@@ -164,7 +166,7 @@ class _Words(Rewriter):
             return self._counted(op, args[0], dtype)
         if op is Op.MULHI:
             return self._multiplied_high(args, dtype)
-        built = self.builder.pure(op, args)
+        built = self._plain(op, args, None)
         return wrapped(w, built, result) if result in HELD and op in _WRAPPING else built
 
     def _in_f32(self, op: Op, args: tuple[Value, ...]) -> Value:

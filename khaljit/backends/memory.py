@@ -36,7 +36,7 @@ class MemoryDevice(Device):
     """A device whose arrays are not in the host's memory."""
 
     @abstractmethod
-    def upload(self, buffer: Any, offset: int, data: memoryview) -> None:
+    def upload(self, buffer: Any, offset: int, data: np.ndarray[Any, Any]) -> None:
         """Enqueue writing bytes; the host's may change afterwards."""
 
     @abstractmethod
@@ -66,7 +66,7 @@ class MemoryDevice(Device):
             return
         dtype = host_dtype(array.dtype)
         host = np.broadcast_to(np.asarray(values).astype(dtype, copy=False), host_shape(array))
-        data = memoryview(np.ascontiguousarray(host).reshape(-1).view(np.uint8))
+        data = np.ascontiguousarray(host).reshape(-1).view(np.uint8)
         if array.is_contiguous:
             self.upload(array.buffer, array.offset, data)
             return

@@ -22,6 +22,7 @@ from __future__ import annotations
 from typing import Final
 
 from khaljit.tracer.ir import Region, Trace, Value
+from khaljit.tracer.nesting import is_unreachable
 from khaljit.tracer.ops import Op
 from khaljit.tracer.passes.exits import Exits, find_exits
 from khaljit.tracer.rewriting import Rewriter, Walk
@@ -48,7 +49,7 @@ class _Liveness:
         self._exits: Final = exits
         self._stack: Final[list[Value]] = []
         for value, place in exits.around.items():
-            returns = value.op is Op.RETURN and not _is_unreachable(place.region)
+            returns = value.op is Op.RETURN and not is_unreachable(place.region)
             if value.op in _KEPT or returns:
                 self._need(value)
         while self._stack:
@@ -93,13 +94,6 @@ class _Liveness:
         elif value.op is Op.IF or not (value.op is Op.YIELD or value in self._exits.owners):
             for arg in value.args:
                 self._need(arg)
-
-
-def _is_unreachable(region: Region) -> bool:
-    """Whether a region's end cannot be reached: nothing follows a branch that goes on nowhere."""
-    if not region.body or region.body[-1].op is not Op.IF:
-        return False
-    return all(arm.end.op is not Op.YIELD for arm in region.body[-1].regions)
 
 
 class _Dead(Rewriter):

@@ -1,0 +1,140 @@
+"""Machine code for an NVIDIA GPU: the way from a canonical trace to a cubin."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final, final
+
+from khaljit.backends.base import Target
+from khaljit.backends.cuda import assemble as assembling
+from khaljit.cache.artifact import Artifact
+from khaljit.codegen.caps import row
+from khaljit.codegen.legalise import legalise
+from khaljit.codegen.program import Program
+from khaljit.codegen.ptx.arch import ARCHITECTURES
+from khaljit.codegen.ptx.emit import PtxEmitter
+from khaljit.tracer.errors import ArgumentValueError, DeviceError
+from khaljit.tracer.ir import Trace
+from khaljit.tracer.passes.pipeline import optimise
+from khaljit.tracer.text import print_trace
+
+__all__ = ["Cuda", "architecture_for"]
+
+STAGES: Final = ("trace", "lowered", "legal", "ptx", "sass")
+
+
+def architecture_for(major: int, minor: int) -> str:
+    """The newest architecture that khaljit knows and a GPU of a compute capability runs.
+
+    A cubin runs on later minor versions of its major version; ``KHALJIT_CUDA_ARCH`` overrides.
+    """
+    chosen = os.environ.get("KHALJIT_CUDA_ARCH")
+    if chosen:
+        if chosen not in ARCHITECTURES:
+            raise ArgumentValueError(
+                f"KHALJIT_CUDA_ARCH is {chosen!r}", mend=f"one of {', '.join(ARCHITECTURES)}"
+            )
+        return chosen
+    number = 10 * major + minor
+    fitting = [name for name in ARCHITECTURES if int(name[3:]) <= number]
+    if not fitting:
+        raise DeviceError(
+            f"a GPU of compute capability {major}.{minor} is too old",
+            mend=f"khaljit needs {next(iter(ARCHITECTURES))} or newer",
+        )
+    return max(fitting, key=lambda name: int(name[3:]))
+
+
+@final
+class Cuda(Target):
+    """An architecture.
+
+    Args:
+        architecture: such as ``sm_90``.
+        folded: for launches with all workgroups along one axis.
+    """
+
+    def __init__(self, architecture: str, *, folded: bool = False) -> None:
+        if architecture not in ARCHITECTURES:
+            raise ArgumentValueError(
+                f"{architecture!r} is no architecture of khaljit",
+                mend=f"one of {', '.join(ARCHITECTURES)}",
+            )
+        self.architecture: Final = architecture
+        self.folded: Final = folded
+        self.name = f"cuda:{architecture}"
+
+    def key_parts(self) -> Mapping[str, bytes]:
+        """The architecture, the form, and whether the text is kept."""
+        keep = os.environ.get("KHALJIT_CUDA_KEEP_PTX") == "1"
+        return {"target": f"{self.name} folded={self.folded} ptx={keep}".encode()}
+
+    def legal(self, trace: Trace) -> Trace:
+        """The trace as the code generator takes it."""
+        return legalise(optimise(trace), row(f"ptx:{self.architecture}"))
+
+    def emit(self, legal: Trace) -> Program:
+        """PTX for a legal trace."""
+        return PtxEmitter(self.architecture, folded=self.folded).emit(legal)
+
+    def compile(self, trace: Trace) -> Artifact:
+        """A cubin where a tool is here, else PTX; with what the launch needs."""
+        program = self.emit(self.legal(trace))
+        payload, tool = assembling.assemble(program.text, self.architecture)
+        plan = {
+            "entry": program.entry,
+            "workgroup": list(program.workgroup),
+            "shared": program.shared,
+            "reports": program.reports,
+        }
+        return Artifact(payload, plan, tool, text=program.text)
+
+    def stages(self) -> tuple[str, ...]:
+        """What `show` can print."""
+        return STAGES
+
+    def show(self, trace: Trace, stage: str) -> str:
+        """A stage of the compilation as text."""
+        if stage == "trace":
+            return print_trace(trace)
+        if stage == "lowered":
+            return print_trace(optimise(trace))
+        if stage == "legal":
+            return print_trace(self.legal(trace))
+        text = self.emit(self.legal(trace)).text
+        if stage == "ptx":
+            return text
+        if stage == "sass":
+            return disassembly(text, self.architecture)
+        raise ArgumentValueError(
+            f"{self.name} has no stage {stage!r}", mend=f"its stages are {', '.join(STAGES)}"
+        )
+
+    def tool_version(self, name: str) -> str | None:
+        """The version of nvJitLink or ptxas here."""
+        return assembling.tool_version(name)
+
+
+def disassembly(ptx: str, architecture: str) -> str:
+    """Machine instructions of PTX, by cuobjdump or nvdisasm."""
+    cubin, tool = assembling.assemble(ptx, architecture)
+    path = shutil.which("cuobjdump") or shutil.which("nvdisasm")
+    if tool is None or path is None:
+        missing = "cuobjdump" if tool else "nvJitLink or ptxas"
+        raise DeviceError(
+            f"{missing} is not here, so there is no machine code to show",
+            mend="install nvidia-nvjitlink, and a CUDA toolkit for cuobjdump",
+        )
+    with tempfile.TemporaryDirectory(prefix="khaljit-") as folder:
+        file = Path(folder) / "kernel.cubin"
+        file.write_bytes(cubin)
+        options = ["-sass"] if path.endswith(("cuobjdump", "cuobjdump.exe")) else []
+        done = subprocess.run(
+            [path, *options, str(file)], capture_output=True, text=True, check=True
+        )
+    return done.stdout
