@@ -23,7 +23,7 @@ import numpy as np
 from khaljit.annotations import Annotation, ArrayOf, ConstOf, GroupOf, of_function, parse
 from khaljit.arrays import Array
 from khaljit.tracer.build import to_number
-from khaljit.tracer.dtypes import ALL, DType, bf16, bool_, by_numpy, f16, f32, f64, i32
+from khaljit.tracer.dtypes import ALL, DType, bf16, bool_, by_numpy, f16, f32, f64, i32, index_reach
 from khaljit.tracer.errors import (
     ArgumentError,
     ArgumentOverflowError,
@@ -50,7 +50,7 @@ __all__ = [
     "scalar_entry",
 ]
 
-INDEX_LIMIT: Final = (1 << 31) - 1
+INDEX_LIMIT: Final = index_reach(32)
 
 
 @final

@@ -25,6 +25,7 @@ class Dispatch:
     Attributes:
         groups: workgroups in x, y and z, or where the device reads them.
         written: per operand, whether the kernel writes it.
+        strides: per operand, whether the kernel looks at its strides.
     """
 
     kernel: str
@@ -34,6 +35,7 @@ class Dispatch:
     numbers: Sequence[int | float | bool]
     groups: Grid | Indirect
     written: Sequence[bool]
+    strides: Sequence[bool]
 
     def run(self, label: str | None = None) -> None:
         """Enqueue it; an empty grid is nothing to do."""
@@ -54,12 +56,12 @@ class Dispatch:
         """
         arrays: dict[tuple[int, tuple[int, ...], tuple[int, ...]], Array[Any]] = {}
         staged = []
-        for operand in self.operands:
+        for operand, looked_at in zip(self.operands, self.strides, strict=True):
             host = operand.owner
             assert isinstance(host, np.ndarray)
             place = (host.ctypes.data, operand.shape, operand.strides)
             if place not in arrays:
-                arrays[place] = self.device.stage(host, operand)
+                arrays[place] = self.device.stage(host, operand, looked_at)
             array = arrays[place]
             staged.append(Operand(operand.name, array, operand.dtype, operand.shape, array.units))
         Dispatch(
@@ -70,6 +72,7 @@ class Dispatch:
             self.numbers,
             self.groups,
             self.written,
+            self.strides,
         ).run()
         for operand, there, writes in zip(self.operands, staged, self.written, strict=True):
             if writes and isinstance(operand.owner, np.ndarray) and isinstance(there.owner, Array):

@@ -27,7 +27,7 @@ from khaljit.dispatch import Dispatch
 from khaljit.grids import Grid, Indirect, groups_of, parse_grid
 from khaljit.signatures import parse_signature
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
-from khaljit.tracer.ir import Options, Space, Trace, effects
+from khaljit.tracer.ir import Options, Space, Trace, effects, values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.passes.contract import contract
 from khaljit.tracer.record import Recording, record
@@ -49,12 +49,14 @@ class Plan:
     Attributes:
         guards: what was read while recording; the plan holds while it is the same.
         written: per array parameter, whether the kernel writes it.
+        strides: per array parameter, whether the kernel looks at its strides.
     """
 
     compiled: Compiled
     loaded: Loaded
     guards: tuple[Guard, ...]
     written: tuple[bool, ...]
+    strides: tuple[bool, ...]
 
     def holds(self) -> bool:
         return all(guard.read() is guard.seen for guard in self.guards)
@@ -232,7 +234,14 @@ class Kernel:
             plan = self._plan(device, signature)
         _check_operands(self.name, call.operands, plan.written)
         return Dispatch(
-            self.name, device, plan.loaded, call.operands, call.numbers, groups, plan.written
+            self.name,
+            device,
+            plan.loaded,
+            call.operands,
+            call.numbers,
+            groups,
+            plan.written,
+            plan.strides,
         )
 
     def _plan(self, device: Device, signature: Signature) -> Plan:
@@ -240,7 +249,8 @@ class Kernel:
         compiled = compile_trace(recording.trace, device.target, self._settings.salt)
         self._counts["cached" if compiled.cached else "compiled"] += 1
         loaded = load(device, compiled)
-        plan = Plan(compiled, loaded, recording.guards, _written(recording.trace))
+        trace = recording.trace
+        plan = Plan(compiled, loaded, recording.guards, _written(trace), _looked_at(trace))
         with self._lock:
             self._plans[device, signature] = plan
         return plan
@@ -385,6 +395,12 @@ def _written(trace: Trace) -> tuple[bool, ...]:
     return tuple(written)
 
 
+def _looked_at(trace: Trace) -> tuple[bool, ...]:
+    """Of which array parameters a kernel reads the strides."""
+    found = {value.memory.number for value in values(trace.body) if value.op is Op.STRIDE}
+    return tuple(number in found for number in range(len(trace.arrays)))
+
+
 def _check_operands(kernel: str, operands: Sequence[Operand], written: Sequence[bool]) -> None:
     """What is written can be written, and overlaps nothing but the very same view."""
     for operand, writes in zip(operands, written, strict=True):
@@ -408,7 +424,7 @@ def _check_operands(kernel: str, operands: Sequence[Operand], written: Sequence[
 def _overlap(a: Operand, b: Operand) -> bool:
     """Whether two arrays share memory without being the same view."""
     one, other = _host(a), _host(b)
-    if not np.may_share_memory(one, other):
+    if 0 in a.shape or 0 in b.shape or not np.may_share_memory(one, other):
         return False
     same = one.ctypes.data == other.ctypes.data and a.shape == b.shape and a.strides == b.strides
     if same:
@@ -420,6 +436,19 @@ def _overlap(a: Operand, b: Operand) -> bool:
 
 
 def _host(operand: Operand) -> np.ndarray[Any, Any]:
-    from khaljit.backends.host import host_array
+    """An array that lies where the argument does, for comparing places; never looked into."""
+    owner = operand.owner
+    return np.asarray(_Place(owner)) if isinstance(owner, Array) else owner
 
-    return host_array(operand)
+
+class _Place:
+    """A device's array as NumPy's array interface describes memory."""
+
+    def __init__(self, array: Array[Any]) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (array.address, True),
+            "shape": array.shape,
+            "strides": array.strides,
+            "typestr": f"|V{array.itemsize}",
+        }

@@ -145,9 +145,10 @@ def _array(rng: np.random.Generator, one: Parameter) -> NDArray[Any]:
     return values
 
 
-def generate(seed: int, size: int = 24) -> Program:
-    """A random program; ``size`` is about how many statements its kernel has."""
-    return _Maker(random.Random(seed), seed, size).make()
+def generate(seed: int) -> Program:
+    """The random program of a number."""
+    rng = random.Random(seed)
+    return _Maker(rng, seed, rng.choice((2, 4, 8, 8, 16, 24))).make()
 
 
 def name_of(dtype: DType) -> str:
@@ -210,7 +211,7 @@ class _Maker:
 
     rng: random.Random
     seed: int
-    size: int
+    size: int  # statements that are still to come, about
     lines: list[str] = field(default_factory=list)
     depth: int = 0
     names: int = 0
@@ -374,7 +375,9 @@ class _Maker:
             text.count("(") == 1
         ) else f"({text})"
 
-    def expression(self, flow: _Flow, dtype: DType, depth: int = 3) -> str:
+    def expression(self, flow: _Flow, dtype: DType, depth: int | None = None) -> str:
+        if depth is None:
+            depth = self.rng.choice((1, 2, 2, 3))
         if depth <= 0 or self.chance(0.15):
             return self.leaf(flow, dtype)
         if dtype is bool_:
@@ -826,7 +829,7 @@ class _Maker:
                 self.depth = 1
                 self._defect(defect or "")
                 self.depth = 0
-            self.block(flow, max(2, self.size // 3))
+            self.block(flow, max(1, self.size // 3))
         self.depth = 1
         for name, dtype in list(flow.known.items())[-8:]:
             self.write(f"out_{dtype.name}[i, {rng.randrange(3)}] = {name}")

@@ -112,7 +112,7 @@ def _signed(value: int, bits: int) -> int:
 
 
 _TYPES: Final = {"f16": f16, "bf16": bf16, "f32": f32, "f64": f64}
-_FLOATS: Final = {
+_FLOATS: Final[dict[int, tuple[Any, Any]]] = {
     16: (np.float16, np.uint16),
     32: (np.float32, np.uint32),
     64: (np.float64, np.uint64),
@@ -127,14 +127,13 @@ def _to_float(type_: str, bits: int) -> Any:
 
 
 def _from_float(type_: str, number: Any) -> int:
-    with np.errstate(all="ignore"):
-        if type_ == "bf16":
-            wide = int(np.float32(number).view(np.uint32))
-            if wide & 0x7FFFFFFF > 0x7F800000:
-                return 0x7FFF
-            return (wide + 0x7FFF + (wide >> 16 & 1)) >> 16
-        kind, raw = _FLOATS[_bits(type_)]
-        return int(kind(number).view(raw))
+    if type_ == "bf16":
+        wide = int(np.float32(number).view(np.uint32))
+        if wide & 0x7FFFFFFF > 0x7F800000:
+            return 0x7FFF
+        return (wide + 0x7FFF + (wide >> 16 & 1)) >> 16
+    kind, raw = _FLOATS[_bits(type_)]
+    return int(kind(number).view(raw))
 
 
 class Machine:
@@ -191,10 +190,11 @@ class Machine:
         dynamic: int = 0,
     ) -> None:
         """Run all blocks, one after the other."""
-        for z in range(blocks[2]):
-            for y in range(blocks[1]):
-                for x in range(blocks[0]):
-                    self._block((x, y, z), shape, params, dynamic)
+        with np.errstate(all="ignore"):
+            for number in range(blocks[0] * blocks[1] * blocks[2]):
+                rest, x = divmod(number, blocks[0])
+                z, y = divmod(rest, blocks[1])
+                self._block((x, y, z), shape, params, dynamic)
 
     def _block(
         self, at: tuple[int, int, int], shape: tuple[int, int, int], params: bytes, dynamic: int
@@ -367,8 +367,7 @@ def _float_op(s: State, one: Instruction, op: Op) -> None:
         raise MachineError(f"{one.text!r} may be fused")
     numbers = [_number(s, operand, type_) for operand in one.operands[1:]]
     dtype = _TYPES[type_]
-    with np.errstate(all="ignore"):
-        found = meaning(op, dtype, (dtype,) * len(numbers), 32)(*(np.array([n]) for n in numbers))
+    found = meaning(op, dtype, (dtype,) * len(numbers), 32)(*(np.array([n]) for n in numbers))
     _write(s, one.operands[0], _from_float(type_, found[0]), type_)
 
 
@@ -551,12 +550,10 @@ def _to_integer(value: Any, source: str, to: str) -> int:
 
 def _integer_to_float(value: int, to: str) -> int:
     """Rounded once."""
-    dtype = _TYPES[to]
-    with np.errstate(over="ignore"):
-        kind = np.uint64 if value >= 1 << 63 else np.int64
-        if to == "f16":
-            return _from_float(to, np.float32(max(min(value, 1 << 20), -(1 << 20))))
-        return _from_float(to, dtype.numpy.type(kind(value)))
+    if to == "f16":  # integers that f32 rounds are infinite in f16
+        return _from_float(to, np.float32(max(min(value, 1 << 20), -(1 << 20))))
+    kind = np.uint64 if value >= 1 << 63 else np.int64
+    return _from_float(to, _TYPES[to].numpy.type(kind(value)))
 
 
 def _logic(function: Callable[[int, int], int]) -> Callable[[State, Instruction], None]:
@@ -637,8 +634,7 @@ def _atom(s: State, one: Instruction) -> None:
 def _atomic_add(type_: str, old: int, given: list[int]) -> int:
     if "f" not in type_:
         return old + given[0]
-    with np.errstate(all="ignore"):
-        return _from_float(type_, _to_float(type_, old) + _to_float(type_, given[0]))
+    return _from_float(type_, _to_float(type_, old) + _to_float(type_, given[0]))
 
 
 def _atomic_pick(pick: Callable[..., int]) -> Callable[[str, int, list[int]], int]:

@@ -59,7 +59,6 @@ class _Maker:
     apart: int = 0  # depth of control flow that invocations may not go through together
 
     def make(self) -> Trace:
-        b = self.b
         self.out = Memory(Space.ARRAY, 0, Element.scalar(u32), (None,))
         self.input = Memory(Space.ARRAY, 1, Element.scalar(i32), (None,))
         self.count = Memory(Space.ARRAY, 2, Element.scalar(i32), (None,))
@@ -67,9 +66,7 @@ class _Maker:
         self.pair = Memory(Space.LOCAL, 1, Element(8, 4, ((0, f32), (4, u8))), (3,))
         x, y, z = self.workgroup or (1, 1, 1)
         self.shared = Memory(Space.SHARED, 0, Element.scalar(i32), (x * y * z,))
-        self.table = Memory(
-            Space.TABLE, 0, Element.scalar(i16), (8,), self.rng.randbytes(16)
-        )
+        self.table = Memory(Space.TABLE, 0, Element.scalar(i16), (8,), self.rng.randbytes(16))
         body = self.region((), self.top)
         params = tuple(
             ArrayParam(name, memory, True, True, k, k)
@@ -157,7 +154,8 @@ class _Maker:
         dtype = rng.choice(_WORDS)
         kind = rng.randrange(9)
         if kind < 3:
-            return b.pure(rng.choice((Op.ADD, Op.SUB, Op.MUL)), (self.pick(dtype), self.pick(dtype)))
+            op = rng.choice((Op.ADD, Op.SUB, Op.MUL))
+            return b.pure(op, (self.pick(dtype), self.pick(dtype)))
         if kind == 3:
             return b.pure(Op.ADD, (self.pick(index), b.const(index, rng.randint(-3, 3))))
         if kind == 4:
@@ -196,7 +194,7 @@ class _Maker:
     def own(self) -> Value:
         """The number of this invocation."""
         b = self.b
-        x, y, z = self.workgroup or (1, 1, 1)
+        x, y, _ = self.workgroup or (1, 1, 1)
         width = b.pure(Op.MUL, (b.id("num_workgroups", 0), b.const(index, x)))
         height = b.pure(Op.MUL, (b.id("num_workgroups", 1), b.const(index, y)))
         row = b.pure(Op.ADD, (b.pure(Op.MUL, (b.id("global", 2), height)), b.id("global", 1)))

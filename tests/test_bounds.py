@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 import pytest
 
-from khaljit.tracer.build import Builder
+from khaljit.tracer.build import Builder, constant
 from khaljit.tracer.dtypes import DType, bool_, i16, i32, i64, index, u8, u32
 from khaljit.tracer.interpret import interpret
 from khaljit.tracer.ir import Access, Element, Memory, Note, Space, Trace, Value, effects
@@ -22,6 +22,7 @@ from khaljit.tracer.ops import Op
 from khaljit.tracer.parsing import parse
 from khaljit.tracer.passes.bounds import bounds
 from khaljit.tracer.passes.contract import contract
+from khaljit.tracer.passes.lower_access import lower_access
 from khaljit.tracer.passes.pipeline import PIPELINE
 from khaljit.tracer.rewriting import Rewriter
 from khaljit.tracer.verify import verify
@@ -303,8 +304,19 @@ def _loop(start: str, leave: str, step: str, body: str, setup: str = "") -> str:
             ),
             True,
         ),
-        # the step may wrap past the end
-        (_loop("0:index", "ge %2, %1", "add %2, 4:index", "store a[%2] <- 1:i32"), False),
+        # shapes are far from the end of index, so the step does not wrap
+        (_loop("0:index", "ge %2, %1", "add %2, 4:index", "store a[%2] <- 1:i32"), True),
+        # scalars are not
+        (
+            _loop(
+                "0:index",
+                "ge %2, %9",
+                "add %2, 4:index",
+                "%20: bool = lt %2, %1\nif %20 {\n  store a[%2] <- 1:i32\n  yield\n}",
+                "%9: index = cast n",
+            ),
+            False,
+        ),
         # halving, as reductions do
         (
             _loop(
@@ -349,6 +361,70 @@ def test_a_long_step_is_known_not_to_wrap_where_the_loop_checks_it() -> None:
         }
         """
     ) == [False]
+
+
+def test_what_is_known_of_some_axes_leaves_the_others_to_check() -> None:
+    trace = parse(
+        _HEAD
+        + """\
+{
+  %0: index = id global 0
+  %1: index = shape grid 0
+  %2: bool = lt %0, %1
+  if %2 {
+    store grid[%0, 3:index] <- 1:i32
+    yield
+  }
+  yield
+}
+"""
+    )
+    done = bounds(trace)
+    (access,) = (e.attr for e in effects(done.body) if isinstance(e.attr, Access))
+    assert access.checked
+    assert access.inside == {0}
+    (store,) = (e for e in effects(lower_access(done).body) if e.op is Op.STORE)
+    guard = store.guard
+    assert guard is not None
+    assert guard.op is Op.LT
+    assert guard.args[0].op is Op.CONST
+
+
+def test_a_branch_whose_condition_is_proven_is_taken() -> None:
+    done = bounds(
+        parse(
+            _HEAD
+            + """\
+{
+  %0: index = id global 0
+  %1: index = shape a 0
+  %2: bool = ge %0, %1
+  if %2 {
+    return
+  }
+  %3: index = add %0, 1:index
+  %4: bool = le %3, %1
+  if %4 {
+    store a[%0] <- 1:i32
+    yield
+  } else {
+    store a[%0] <- 2:i32
+    yield
+  }
+  %5: bool = lt %3, 0:index
+  %6: bool = and %5, %4
+  if %6 {
+    store a[%0] <- 3:i32
+    yield
+  }
+  yield
+}
+"""
+        )
+    )
+    stores = [e for e in effects(done.body) if e.op is Op.STORE]
+    assert [constant(store.operands[0]) for store in stores] == [1]
+    assert sum(e.op is Op.IF for e in effects(done.body)) == 1
 
 
 def test_local_ids_are_below_the_workgroup_size() -> None:

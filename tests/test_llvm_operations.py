@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from building import array_param, bits_equal, edge_values, kernel
-from running import compile_trace, levels_here
+from tests.building import array_param, bits_equal, edge_values, kernel
+from tests.running import compile_trace, levels_here
 
 from khaljit.codegen.caps import row
 from khaljit.tracer.build import Builder
@@ -43,9 +43,9 @@ def makes(dtype: DType, level: str) -> list[tuple[str, Make]]:
     for to in ALL:
         if (dtype, to) in caps.casts:
             found.append((f"cast {to.name}", lambda b, v, to=to: b.cast(v[0], to)))  # type: ignore[misc]  # binds now
-        if to.bits == dtype.bits and to is not dtype and bool_ not in (to, dtype):
-            if to in caps.dtypes:
-                found.append((f"bits {to.name}", lambda b, v, to=to: b.bitcast(v[0], to)))  # type: ignore[misc]  # binds now
+        same = to.bits == dtype.bits and to is not dtype and bool_ not in (to, dtype)
+        if same and to in caps.dtypes:
+            found.append((f"bits {to.name}", lambda b, v, to=to: b.bitcast(v[0], to)))  # type: ignore[misc]  # binds now
     return found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import gc
 import os
@@ -61,13 +62,13 @@ def test_no_items_run_nothing(counting: Image) -> None:
 
 
 def test_a_launch_of_one_chunk_starts_no_thread(counting: Image) -> None:
-    before = threading.active_count()
+    before = _thread._count()
     pool = Pool(8)
     made = Counts(64)
     pool.run(counting.address("entry"), made.params, 64, 64, 64)
-    assert threading.active_count() == before
+    assert _thread._count() == before
     pool.run(counting.address("entry"), made.params, 64, 32, 64)
-    assert threading.active_count() == before + 1
+    assert _thread._count() == before + 1
 
 
 WAITS_FOR_COMPANY = """
@@ -142,10 +143,10 @@ def test_user_threads_launch_at_once(counting: Image) -> None:
 def test_a_pool_goes_on_where_no_thread_can_be_started(
     counting: Image, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(thread: threading.Thread) -> None:
+    def refuse(*_: object) -> int:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", refuse)
+    monkeypatch.setattr(_thread, "start_new_thread", refuse)
     made = Counts(500)
     Pool(4).run(counting.address("entry"), made.params, 500, 1, 64)
     assert made.all_are(1)
@@ -212,7 +213,7 @@ def test_an_arena_that_is_held_outlives_its_successor() -> None:
 # -- forks and interrupts ----------------------------------------------------------------------
 
 FORKING = """
-import os, sys, threading
+import _thread, os, sys, threading
 sys.path.insert(0, {tests!r})
 from tests.machine_code import COUNTING, compile_object
 from tests.test_pool import Counts
@@ -234,8 +235,8 @@ busy.start()
 for _ in range(20):
     child = os.fork()
     if child == 0:
-        before = threading.active_count()
-        good = launch() and launch() and threading.active_count() == before + 3
+        before = _thread._count()
+        good = launch() and launch() and _thread._count() == before + 3
         os._exit(0 if good else 1)
     _, status = os.waitpid(child, 0)
     assert status == 0, status

@@ -34,6 +34,7 @@ __all__ = [
     "i32",
     "i64",
     "index",
+    "index_reach",
     "promote",
     "u8",
     "u16",
@@ -159,6 +160,14 @@ FLOATS: Final = tuple(t for t in ALL if t.is_float)
 
 _BY_NAME: Final = {t.name: t for t in (*ALL, index)}
 _BY_NUMPY: Final = {t.numpy: t for t in ALL if t is not bf16}
+
+
+def index_reach(bits: int) -> int:
+    """The most that extents, offsets and padded grids may be where ``index`` is so wide.
+
+    Half of what the type holds, so that sums of two of them do not wrap.
+    """
+    return 1 << bits - 2
 
 
 def by_name(name: str) -> DType:

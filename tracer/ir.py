@@ -293,12 +293,15 @@ class Access:
         checked: may be out of bounds; cleared where that is proven impossible or not asked for.
         flat: lowered: one offset, in units of the element's alignment, instead of indices.
         guarded: lowered: a bool follows the offset; where it is false nothing is touched.
+        inside: axes whose index is known to be in bounds though not all are; a hint for lowering
+            and no part of the meaning.
     """
 
     leaf: int = 0
     checked: bool = True
     flat: bool = False
     guarded: bool = False
+    inside: frozenset[int] = field(compare=False, default=frozenset())
 
 
 @dataclass(frozen=True, slots=True)

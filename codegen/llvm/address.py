@@ -112,14 +112,10 @@ def _pointers(code: Code, memory: Memory, base: str, offset: Held) -> tuple[str,
     )
 
 
-def _local_address(
-    code: Code, memory: Memory, leaf: int, offset: Held, dtype: DType
-) -> Address:
+def _local_address(code: Code, memory: Memory, leaf: int, offset: Held, dtype: DType) -> Address:
     """In a local array: the lanes' units lie side by side."""
     align, lanes = memory.element.align, code.lanes
-    base = code.at(
-        code.place(memory).pointer, leaf // align * align * lanes.count + leaf % align
-    )
+    base = code.at(code.place(memory).pointer, leaf // align * align * lanes.count + leaf % align)
     if offset.uniform and dtype.size == align:
         row = f"[{align * lanes.count} x i8]"
         pointer = code.w.let(

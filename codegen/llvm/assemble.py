@@ -49,7 +49,7 @@ def optimised(text: str, target: CpuTarget) -> str:
 
 def version() -> str:
     """The version of LLVM, for cache keys."""
-    import llvmlite.binding as llvm  # type: ignore[import-untyped]  # it has no types
+    import llvmlite.binding as llvm
 
     return ".".join(map(str, llvm.llvm_version_info))
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from khaljit.codegen.llvm.address import Address, Guard, address, guard, narrowed
 from khaljit.codegen.llvm.arithmetic import regular
 from khaljit.codegen.llvm.code import Code
 from khaljit.codegen.llvm.collectives import COMBINE, combined, neutral
 from khaljit.codegen.llvm.forms import TYPES, literal
-from khaljit.codegen.llvm.address import Address, Guard, address, guard, narrowed
 from khaljit.codegen.llvm.values import SCALAR, Held, Mask
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.ir import AtomicAccess, Space, Value
@@ -298,9 +298,7 @@ def _exchanged(
     return old, code.w.let(f"extractvalue {both} {pair}, 1")
 
 
-def _retried(
-    code: Code, dtype: DType, kind: str, pointer: str, operand: str, order: str
-) -> str:
+def _retried(code: Code, dtype: DType, kind: str, pointer: str, operand: str, order: str) -> str:
     """An operation by compare-exchange, again and again until nobody came between."""
     w, t = code.w, _bits_type(dtype)
     slot = w.slot(t)

@@ -66,9 +66,9 @@ def choose_lanes(
         most = min(most, MOST_VOTERS)
     per_part = min(per_part, most)
     size = sum(len(found) for found in items.values())
-    if most > MOST_LANES and most // per_part * size <= MOST_COPIES:
-        if most <= MOST_WIDE_LANES and _is_free(trace, uniformity):
-            return per_part, _parts(per_part, most, pressure, level, MOST_WIDE_LANES)
+    fits = MOST_LANES < most <= MOST_WIDE_LANES and most // per_part * size <= MOST_COPIES
+    if fits and _is_free(trace, uniformity):
+        return per_part, _parts(per_part, most, pressure, level, MOST_WIDE_LANES)
     return per_part, _parts(per_part, min(most, MOST_LANES), pressure, level)
 
 

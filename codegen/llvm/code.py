@@ -155,10 +155,10 @@ class Code:
         dtype, lanes = held.dtype, self.lanes
         for part, name in enumerate(self.values.vector(held)):
             at = self.at(pointer, part * lanes.per_part * dtype.size)
-            stored = name
+            stored, t = name, lanes.width.of(STORED[dtype])
             if dtype is bool_:
-                stored = self.w.let(f"zext {lanes.width.of('i1')} {name} to {lanes.width.of('i8')}")
-            self.w.do(f"store {lanes.width.of(STORED[dtype])} {stored}, ptr {at}, align {dtype.size}")
+                stored = self.w.let(f"zext {lanes.width.of('i1')} {name} to {t}")
+            self.w.do(f"store {t} {stored}, ptr {at}, align {dtype.size}")
 
     def load_parts(self, pointer: str, dtype: DType) -> Held:
         """All lanes of a value from consecutive memory."""
@@ -275,8 +275,7 @@ def _base(code: Code, memory: Memory) -> str:
         data = "".join(f"\\{byte:02X}" for byte in memory.data)
         name = f"@table{memory.number}"
         code.globals.append(
-            f"{name} = private unnamed_addr constant [{len(memory.data)} x i8] "
-            f'c"{data}", align 64'
+            f'{name} = private unnamed_addr constant [{len(memory.data)} x i8] c"{data}", align 64'
         )
         return name
     size = memory.count * memory.element.size
@@ -302,5 +301,3 @@ def _describe(code: Code, groups: int) -> None:
         code.globals.append(f"!{3 * k + 1} = distinct !{{!{3 * k + 1}, !0}}")
         code.globals.append(f"!{3 * k + 2} = !{{!{3 * k + 1}}}")
         code.globals.append(f"!{3 * k + 3} = !{{{others}}}")
-
-

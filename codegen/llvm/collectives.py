@@ -157,9 +157,7 @@ def _scan(code: Code, name: str, operand: Held) -> Held:
     for part, vector in enumerate(lanes.split(type_, total)):
         i64s = lanes.width.of("i64")
         has = w.let(f"icmp ult {i64s} {first}, {lanes.iota('i64', part)}")
-        parts.append(
-            w.let(f"select {lanes.width.of('i1')} {has}, {t} {vector}, {t} {identity}")
-        )
+        parts.append(w.let(f"select {lanes.width.of('i1')} {has}, {t} {vector}, {t} {identity}"))
     return Held(dtype, parts=tuple(parts))
 
 
@@ -193,9 +191,7 @@ def _source(code: Code, name: str, other: Held) -> str | tuple[str, ...]:
     w, lanes = code.w, code.lanes
     if name == "broadcast" and other.uniform:
         return cast(w, Width(0), other.base, other.dtype, i64)
-    wide = [
-        cast(w, lanes.width, part, other.dtype, i64) for part in code.values.vector(other)
-    ]
+    wide = [cast(w, lanes.width, part, other.dtype, i64) for part in code.values.vector(other)]
     form = {
         "shuffle_xor": "xor {t} {own}, {0}",
         "shuffle_up": "sub {t} {own}, {0}",
@@ -230,9 +226,7 @@ def _taken(code: Code, x: Held, source: tuple[str, ...]) -> Held:
     t, mangled = lanes.width.of(STORED[dtype]), lanes.width.mangle(STORED[dtype])
     parts = []
     for part in source:
-        at = w.let(
-            f"getelementptr {STORED[dtype]}, ptr {scratch}, {lanes.width.of('i64')} {part}"
-        )
+        at = w.let(f"getelementptr {STORED[dtype]}, ptr {scratch}, {lanes.width.of('i64')} {part}")
         name = w.let(
             f"call {t} @llvm.masked.gather.{mangled}.{lanes.width.mangle('p0')}"
             f"({lanes.width.of('ptr')} align {dtype.size} {at}, "

@@ -11,6 +11,7 @@ blends its results. All others are plain loops.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, final
@@ -37,7 +38,7 @@ CHEAP: Final = 16
 
 
 # Lanes leave a loop in few of its iterations: registers are for the others.
-RARELY: Final = ", !prof !{!\"branch_weights\", i32 1, i32 30}"
+RARELY: Final = ', !prof !{!"branch_weights", i32 1, i32 30}'
 
 Names = tuple[str, ...]  # of one scalar, or of the vectors of a value
 
@@ -116,7 +117,7 @@ class Walk:
         self.w: Final = code.w
         self._escape = Escape(end)
         self._loops: Final[list[Loop]] = []
-        self._emitters: Final = {
+        self._emitters: Final[dict[Op, Callable[[Value], None]]] = {
             Op.LOAD: self._load,
             Op.ATOMIC: self._atomic,
             Op.SUBGROUP: self._collective,
@@ -192,15 +193,14 @@ class Walk:
         vectors = [code.values.vector(operand) for operand in operands]
         if value.op is Op.SELECT and operands[0].uniform:
             return self._select_vectors(value, operands[0].base, vectors)
-        parts = [compute(self.w, code.lanes.width, value, part) for part in zip(*vectors)]
+        width = code.lanes.width
+        parts = [compute(self.w, width, value, part) for part in zip(*vectors, strict=True)]
         return self._settled(value, Held(value.type, parts=tuple(parts)))
 
     def _scalar(self, value: Value, operands: list[Held]) -> str:
         return compute(self.w, SCALAR, value, tuple(operand.base for operand in operands))
 
-    def _select_vectors(
-        self, value: Value, condition: str, vectors: list[tuple[str, ...]]
-    ) -> Held:
+    def _select_vectors(self, value: Value, condition: str, vectors: list[tuple[str, ...]]) -> Held:
         """By a scalar condition, all lanes at once."""
         t = self.code.lanes.width.type(value.type)
         parts = (
@@ -253,7 +253,8 @@ class Walk:
     def _leave_if_none(self) -> None:
         """Go on only if any lane is left."""
         mask = self.code.mask
-        assert mask is not None and self.w.block is not None
+        assert mask is not None
+        assert self.w.block is not None
         some = self.code.lanes.any(mask)
         self._escape.blocks.append(self.w.block)
         self.w.fork(some, yes=False, to=self._escape.label)
@@ -424,7 +425,7 @@ class Walk:
         mask = code.mask
         inside, gone, after = self.w.label(), Escape(self.w.label()), self.w.label()
         going = lanes.narrowed(mask, condition) if holds else lanes.without(mask, condition)
-        assert going is not None and self.w.block is not None
+        assert self.w.block is not None
         before = self.w.block
         rarely = RARELY if self._loops else ""
         self.w.branch(lanes.any(going), inside, after, rarely)
@@ -432,7 +433,6 @@ class Walk:
         self._inside(arm, going, gone, node.args[0], holds=holds)
         self.w.open(gone.label)
         staying = lanes.without(mask, condition) if holds else lanes.narrowed(mask, condition)
-        assert staying is not None
         self._escape.blocks.append(gone.label)
         self.w.branch(lanes.any(staying), after, self._escape.label)
         self.w.open(after)
@@ -461,12 +461,12 @@ class Walk:
     def _masked_if(self, node: Value, condition: Names) -> bool:
         """Both arms one after the other, each for its lanes and only if it has any."""
         lanes, mask = self.code.lanes, self.code.mask
-        arms = []
-        for holds, arm in zip((True, False), node.regions, strict=True):
+        came: list[Arm] = []
+        for holds, region in zip((True, False), node.regions, strict=True):
             active = lanes.narrowed(mask, condition) if holds else lanes.without(mask, condition)
-            assert active is not None
-            arms.append(self._masked_arm(node, arm, active, holds=holds))
-        came = [arm for arm in arms if arm is not None]
+            arm = self._masked_arm(node, region, active, holds=holds)
+            if arm is not None:
+                came.append(arm)
         if not came:
             self._leave()
             return False
@@ -474,8 +474,8 @@ class Walk:
             self.code.mask = mask
         else:
             live: Mask = came[0].mask
-            for arm in came[1:]:
-                live = lanes.either(live, arm.mask)
+            if len(came) == 2:
+                live = lanes.either(live, came[1].mask)
             self.code.mask = live
             self._leave_if_none()
         if len(came) == 2:
@@ -484,9 +484,7 @@ class Walk:
             self._hold_results(node, came[0].values)
         return True
 
-    def _masked_arm(
-        self, node: Value, arm: Region, mask: Names, *, holds: bool
-    ) -> Arm | None:
+    def _masked_arm(self, node: Value, arm: Region, mask: Names, *, holds: bool) -> Arm | None:
         """One arm for its lanes; None where none of them comes out of it."""
         if self._is_cheap(arm):
             self.code.values.enter()

@@ -40,9 +40,7 @@ class Item:
     done: str
 
 
-def for_each_item(
-    code: Code, counts: tuple[str, str, str], body: Callable[[Item], None]
-) -> None:
+def for_each_item(code: Code, counts: tuple[str, str, str], body: Callable[[Item], None]) -> None:
     """Take items until there are none; ``counts`` are items per axis, as i64."""
     w = code.w
     slots = [w.slot("i64") for _ in range(4)]  # x, y, z and the number of the item

@@ -127,9 +127,7 @@ def _locate(code: Code, number: str) -> None:
         code.ids["local", axis] = inside
         t = TYPES[code.index]
         first = w.let(f"mul {t} {code.ids['workgroup', axis]}, {size[axis]}")
-        code.ids["global", axis] = (
-            first if inside == "0" else w.let(f"add {t} {first}, {inside}")
-        )
+        code.ids["global", axis] = first if inside == "0" else w.let(f"add {t} {first}, {inside}")
 
 
 def _as_id(code: Code, name: str) -> str:
@@ -304,9 +302,7 @@ class _Group:
             self._contexts[value] = code.arena.take(size * subgroup_count(code))
         base = code.at("%arena", self._contexts[value])
         number = code.ids["subgroup", 0]
-        return self.w.let(
-            f"getelementptr [{size} x i8], ptr {base}, {TYPES[code.index]} {number}"
-        )
+        return self.w.let(f"getelementptr [{size} x i8], ptr {base}, {TYPES[code.index]} {number}")
 
     def _store_context(self, value: Value, held: Held) -> None:
         if self.code.stride(value) is not None:

@@ -24,7 +24,9 @@ from khaljit.tracer.ir import Space, Value
 __all__ = ["ZEROS_DEFINITION", "load", "store"]
 
 ZEROS: Final = "@zeros"
-ZEROS_DEFINITION: Final = "@zeros = private unnamed_addr constant [64 x i8] zeroinitializer, align 64"
+ZEROS_DEFINITION: Final = (
+    f"{ZEROS} = private unnamed_addr constant [64 x i8] zeroinitializer, align 64"
+)
 
 # Loads.
 

@@ -51,9 +51,7 @@ Piece: TypeAlias = Segment | Value
 
 def has_barrier(region: Region) -> bool:
     """Whether a region has a barrier that subgroups wait at."""
-    return any(
-        effect.op is Op.BARRIER and effect.attr != "subgroup" for effect in effects(region)
-    )
+    return any(effect.op is Op.BARRIER and effect.attr != "subgroup" for effect in effects(region))
 
 
 @final
@@ -97,7 +95,7 @@ class Plan:
     # Cutting.
 
     def _region(self, region: Region, node: Value | None, loop: Value | None) -> None:
-        """Cut a region; ``node`` is the conditional or loop that owns it, ``loop`` the innermost."""
+        """Cut a region; ``node`` owns it, ``loop`` is the innermost of the workgroup's level."""
         pieces: list[Piece] = []
         self.pieces[region] = pieces
         current: Segment | None = None
@@ -134,9 +132,7 @@ class Plan:
         if any(has_barrier(region) for region in item.regions):
             return True
         uniformity = self._code.uniformity
-        together = (
-            uniformity.exits[item] if item.op is Op.LOOP else uniformity.scope[item.args[0]]
-        )
+        together = uniformity.exits[item] if item.op is Op.LOOP else uniformity.scope[item.args[0]]
         return together <= Scope.WORKGROUP and _leaves(item)
 
     def _own(self, node: Value) -> None:

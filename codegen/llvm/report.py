@@ -36,7 +36,8 @@ def report_failure(code: Code, value: Value) -> None:
 
 def _write(code: Code, value: Value, lane: str) -> None:
     """Write the report, unless somebody else does."""
-    assert isinstance(value.attr, Note) and code.block.report is not None
+    assert isinstance(value.attr, Note)
+    assert code.block.report is not None
     w = code.w
     report = w.let(f"load ptr, ptr {code.at('%params', code.block.report)}, align 8")
     taken = w.let(f"cmpxchg ptr {report}, i64 0, i64 1 monotonic monotonic, align 8")

@@ -84,9 +84,7 @@ def load_strided(code: Code, value: Value, steps: Steps) -> tuple[str, ...]:
 
 def _shuffled(code: Code, t: str, vector: str, picks: list[int]) -> str:
     order = ", ".join(f"i32 {pick}" for pick in picks)
-    return code.w.let(
-        f"shufflevector {t} {vector}, {t} poison, <{len(picks)} x i32> <{order}>"
-    )
+    return code.w.let(f"shufflevector {t} {vector}, {t} poison, <{len(picks)} x i32> <{order}>")
 
 
 def find_group(code: Code, first: Value, items: Iterable[Value]) -> list[Value]:

@@ -108,22 +108,16 @@ class Lanes:
             return (self.width.const("i1", "true"),) * self.parts
         if self._mask_type == "i1":
             return mask
-        return tuple(
-            self.w.let(f"icmp slt {self.mask} {part}, zeroinitializer") for part in mask
-        )
+        return tuple(self.w.let(f"icmp slt {self.mask} {part}, zeroinitializer") for part in mask)
 
     def _each(self, op: str, a: tuple[str, ...], b: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(
-            self.w.let(f"{op} {self.mask} {x}, {y}") for x, y in zip(a, b, strict=True)
-        )
+        return tuple(self.w.let(f"{op} {self.mask} {x}, {y}") for x, y in zip(a, b, strict=True))
 
     def narrowed(self, mask: Mask, condition: tuple[str, ...]) -> tuple[str, ...]:
         """Lanes of a mask that meet a condition, which is vectors of i1."""
         if self._mask_type != "i1":
             i1 = self.width.of("i1")
-            condition = tuple(
-                self.w.let(f"sext {i1} {part} to {self.mask}") for part in condition
-            )
+            condition = tuple(self.w.let(f"sext {i1} {part} to {self.mask}") for part in condition)
         return condition if mask is None else self._each("and", mask, condition)
 
     def without(self, mask: Mask, condition: tuple[str, ...]) -> tuple[str, ...]:

@@ -14,10 +14,10 @@ from typing import Final
 from khaljit.tracer.dtypes import DType, f32, f64
 from khaljit.tracer.ops import Op
 
-__all__ = ["bound"]
+__all__ = ["BOUNDS", "bound"]
 
 # Of f32 and of f64.
-_BOUNDS: Final[dict[Op, tuple[float, float]]] = {
+BOUNDS: Final[dict[Op, tuple[float, float]]] = {
     Op.EXP: (1.05, 1.05),
     Op.EXP2: (0.95, 0.95),
     Op.EXP10: (1.0, 1.0),
@@ -52,4 +52,4 @@ _BOUNDS: Final[dict[Op, tuple[float, float]]] = {
 
 def bound(op: Op, dtype: DType) -> float:
     """The largest error of an elementary function of f32 or f64 operands, in ulps."""
-    return _BOUNDS[op][(f32, f64).index(dtype)]
+    return BOUNDS[op][(f32, f64).index(dtype)]

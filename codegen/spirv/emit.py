@@ -39,7 +39,7 @@ from khaljit.tracer.ops import Op
 from khaljit.tracer.rewriting import Walk, drive
 from khaljit.tracer.schedule import schedule
 
-__all__ = ["SpirvEmitter"]
+__all__ = ["SpirvEmitter", "emit_spirv"]
 
 ENTRY: Final = "main"
 _DEVICE: Final = 1
@@ -70,20 +70,24 @@ class SpirvEmitter:
 
     def emit(self, trace: Trace) -> Program:
         """The program that does what a legal trace says."""
-        lowered = lower(trace, self.caps, self.variant)
-        module = _Function(lowered).module()
-        instructions = module.instructions(ENTRY)
-        assert lowered.trace.workgroup is not None
-        return Program(
-            target=self.name,
-            entry=ENTRY,
-            text=module.text(instructions),
-            binary=module.words(instructions),
-            workgroup=lowered.trace.workgroup,
-            shared=lowered.shared,
-            reports=lowered.interface.report is not None,
-            interface=lowered.interface,
-        )
+        return emit_spirv(lower(trace, self.caps, self.variant))
+
+
+def emit_spirv(lowered: Lowered) -> Program:
+    """The program of a lowered trace."""
+    module = _Function(lowered).module()
+    instructions = module.instructions(ENTRY)
+    assert lowered.trace.workgroup is not None
+    return Program(
+        target="spirv",
+        entry=ENTRY,
+        text=module.text(instructions),
+        binary=module.words(instructions),
+        workgroup=lowered.trace.workgroup,
+        shared=lowered.shared,
+        reports=lowered.interface.report is not None,
+        interface=lowered.interface,
+    )
 
 
 @final

@@ -1,4 +1,4 @@
-"""What the passes of this folder build is simplified as it is built: constants, and what undoes itself.
+"""Simplifies what the passes of this folder build, as they build it.
 
 Laws: an operation on constants is its result, by NumPy's meaning (f32 and wider, integers, bool);
 a bitcast of a bitcast is one; a cast back from a wider integer is the number before it; adding 0

@@ -28,7 +28,7 @@ from khaljit.tracer.ops import Op
 from khaljit.tracer.rewriting import Walk, drive
 from khaljit.tracer.schedule import schedule
 
-__all__ = ["WgslEmitter"]
+__all__ = ["WgslEmitter", "emit_wgsl"]
 
 ENTRY: Final = "main"
 _FORMATS: Final = {2: "H", 4: "I", 8: "Q"}
@@ -54,17 +54,21 @@ class WgslEmitter:
 
     def emit(self, trace: Trace) -> Program:
         """The program that does what a legal trace says."""
-        lowered = lower(trace, self.caps, self.variant)
-        assert lowered.trace.workgroup is not None
-        return Program(
-            target=self.name,
-            entry=ENTRY,
-            text=_Text(lowered).whole(),
-            workgroup=lowered.trace.workgroup,
-            shared=lowered.shared,
-            reports=lowered.interface.report is not None,
-            interface=lowered.interface,
-        )
+        return emit_wgsl(lower(trace, self.caps, self.variant))
+
+
+def emit_wgsl(lowered: Lowered) -> Program:
+    """The program of a lowered trace."""
+    assert lowered.trace.workgroup is not None
+    return Program(
+        target="wgsl",
+        entry=ENTRY,
+        text=_Text(lowered).whole(),
+        workgroup=lowered.trace.workgroup,
+        shared=lowered.shared,
+        reports=lowered.interface.report is not None,
+        interface=lowered.interface,
+    )
 
 
 @final

@@ -180,8 +180,9 @@ class Device(ABC):
     def timer(self) -> Timer:
         """A new timer."""
 
-    def stage(self, host: np.ndarray[Any, Any], operand: Operand) -> Array[Any]:
-        """A contiguous array on the device with the elements of a NumPy argument."""
+    def stage(self, host: np.ndarray[Any, Any], operand: Operand, keep_strides: bool) -> Array[Any]:
+        """An array on the device with the elements of a NumPy argument; contiguous, unless its
+        strides are to be kept."""
         raise InternalError(f"{self} works on NumPy arrays as they are")
 
     @abstractmethod

@@ -101,9 +101,14 @@ class MemoryDevice(Device):
         else:
             strided.copy(source, target)
 
-    def stage(self, host: np.ndarray[Any, Any], operand: Operand) -> Array[Any]:
-        """A contiguous array with the elements of a NumPy argument."""
-        array = self.empty(operand.shape, operand.dtype)
+    def stage(self, host: np.ndarray[Any, Any], operand: Operand, keep_strides: bool) -> Array[Any]:
+        """An array with the elements of a NumPy argument."""
+        array: Array[Any] = self.empty(operand.shape, operand.dtype)
+        if keep_strides:
+            strides = host.strides[: len(operand.shape)]
+            array = Array(self, None, operand.dtype, operand.shape, strides)
+            start, stop = _span(array)
+            array.buffer, array.offset = self.allocate(stop - start), -start
         self.write(array, host)
         return array
 

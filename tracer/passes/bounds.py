@@ -1,4 +1,4 @@
-"""Clears the checks of accesses that are provably in bounds.
+"""Clears the checks of accesses that are provably in bounds, and takes branches that are provable.
 
 Before::
 
@@ -10,7 +10,8 @@ After::
     store out[%y, %x] %v                        # unchecked
 
 What is proven, and from what, is in ``linear.py``: conditions on the way, ranges of types and ids,
-what ``%``, ``min`` and the like imply, equal shapes. Shapes of other memories are constants. A
+what ``%``, ``min`` and the like imply, equal shapes. Shapes of other memories are constants. Where
+some axes are proven and others are not, lowering is told which (``Access.inside``). A
 carried value that is an integer is tried for three invariants: never below what it starts as, never
 above it, never negative. All are assumed first; what some ``continue`` does not keep is given up
 and the whole is done again, so that what remains in the end holds by induction.
@@ -71,23 +72,30 @@ class _Bounds(PathRewriter):
     def forget(self, mark: int) -> None:
         self._prover.forget(mark)
 
+    # Branches whose condition is proven or refuted.
+
+    def if_(self, value: Value) -> Walk[tuple[Value, ...]]:
+        decided = self._prover.decides(self.value(value.args[0]))
+        results = yield super().if_(value) if decided is None else self.taken(value, decided)
+        reached: tuple[Value, ...] = results
+        return reached
+
     # Accesses.
 
     def effect(self, value: Value, args: tuple[Value, ...]) -> Value | None:
         attr = value.attr
         if not isinstance(attr, Access) or not attr.checked or attr.flat:
             return super().effect(value, args)
-        if self.trace.options.unchecked or self._is_inside(value, args):
-            attr = replace(attr, checked=False)
+        axes = range(value.memory.ndim)
+        inside = frozenset(axes)
+        if not self.trace.options.unchecked:
+            inside = frozenset(axis for axis in axes if self._is_inside(args, axis))
+        attr = replace(attr, checked=len(inside) < len(axes), inside=inside)
         return self.builder.effect(value.op, args, attr, value.dtype)
 
-    def _is_inside(self, value: Value, args: tuple[Value, ...]) -> bool:
-        """Whether all indices of an access are in bounds."""
-        indices = args[1 : 1 + value.memory.ndim]
-        return all(
-            self._is_below(position, self.builder.shape(args[0], axis))
-            for axis, position in enumerate(indices)
-        )
+    def _is_inside(self, args: tuple[Value, ...], axis: int) -> bool:
+        """Whether the index of an access along an axis is in bounds."""
+        return self._is_below(args[1 + axis], self.builder.shape(args[0], axis))
 
     def _is_below(self, position: Value, extent: Value) -> bool:
         prover = self._prover

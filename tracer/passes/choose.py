@@ -106,14 +106,8 @@ class _Choose(PathRewriter):
         condition = self.value(value.args[0])
         decided = self._decided(condition)
         if decided is not None:
-            arm = value.regions[0 if decided else 1]
-            yield self.body(arm)
-            if self.builder.ended:
-                return ()
-            if arm.end.op is Op.YIELD:
-                return self.all(arm.end.args)
-            self.end(arm.end)
-            return ()
+            chosen: tuple[Value, ...] = yield self.taken(value, decided)
+            return chosen
         mark = self.mark()
         self.assume(condition, True)
         then = yield self.region(value.regions[0])

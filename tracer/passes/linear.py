@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import Final, final
 
 from khaljit.tracer.build import Builder, constant
-from khaljit.tracer.dtypes import DType
+from khaljit.tracer.dtypes import DType, index_reach
 from khaljit.tracer.ir import Space, Trace, Value
 from khaljit.tracer.ops import COMPARISONS, Op
 from khaljit.tracer.passes.paths import literals
@@ -141,6 +141,40 @@ class Prover:
                 self._facts_about.setdefault(atom, []).append(fact)
         self._moved()
 
+    def decides(self, condition: Value) -> bool | None:
+        """Whether a condition surely holds or surely does not; None where neither is proven."""
+        if condition.op is Op.CONST:
+            return bool(condition.attr)
+        if condition.op is Op.NOT:
+            inner = self.decides(condition.args[0])
+            return None if inner is None else not inner
+        if condition.op in (Op.AND, Op.OR):
+            parts = [self.decides(arg) for arg in condition.args]
+            decisive = condition.op is Op.OR  # one part that is so decides all
+            if decisive in parts:
+                return decisive
+            return None if None in parts else not decisive
+        if condition.op not in COMPARISONS or not condition.args[0].type.is_integer:
+            return None
+        return self._decides_comparison(condition)
+
+    def _decides_comparison(self, condition: Value) -> bool | None:
+        x, y = (self.form(arg) for arg in condition.args)
+        below = y.minus(x)
+        at_most, at_least = self.proves(below), self.proves(below.times(-1))
+        less = at_most and self.proves(below.shifted(-1))
+        greater = at_least and self.proves(below.times(-1).shifted(-1))
+        known = {
+            Op.LT: (less, at_least),
+            Op.LE: (at_most, greater),
+            Op.GT: (greater, at_most),
+            Op.GE: (at_least, less),
+            Op.EQ: (at_most and at_least, less or greater),
+            Op.NE: (less or greater, at_most and at_least),
+        }
+        proven, refuted = known[condition.op]
+        return True if proven else False if refuted else None
+
     # Forms.
 
     def atom(self, value: Value) -> Linear:
@@ -221,7 +255,7 @@ class Prover:
         if atom.op is Op.ID:
             return self._id_range(atom)
         if atom.op is Op.SHAPE:
-            return 0, limits[1]
+            return 0, index_reach(self._trace.index_bits)
         if atom.op in (Op.POPCOUNT, Op.CLZ, Op.CTZ):
             return 0, 64
         if atom.op is Op.CAST and atom.args[0].dtype is not None:
@@ -240,12 +274,10 @@ class Prover:
         return limits
 
     def _id_range(self, atom: Value) -> _Range:
-        """Ids: counts of invocations fit ``index``, so ids stay below its largest number."""
+        """Ids: padded grids are within `index_reach`, workgroups of no size are of one."""
         name, axis = atom.attr if isinstance(atom.attr, tuple) else ("", 0)
-        most = self._limits(atom.type)[1]
-        size = self._trace.workgroup
-        if size is None:
-            return 0, most - 1 if name == "global" else most
+        most = index_reach(self._trace.index_bits)
+        size = self._trace.workgroup or (1, 1, 1)
         count = size[0] * size[1] * size[2]
         return {
             "global": (0, most - 1),

@@ -29,7 +29,7 @@ from typing import Final
 
 from khaljit.tracer.build import constant, to_bits, to_number
 from khaljit.tracer.dtypes import DType, bool_, i32, i64, index, u8, u16, u32, u64
-from khaljit.tracer.ir import ArrayParam, Memory, ScalarParam, Space, Trace, Value
+from khaljit.tracer.ir import Access, ArrayParam, Memory, ScalarParam, Space, Trace, Value
 from khaljit.tracer.ops import Op
 from khaljit.tracer.rewriting import Rewriter
 
@@ -122,16 +122,13 @@ class _Lower(Rewriter):
         count = len(value.indices)
         indices, operands = args[1 : 1 + count], args[1 + count :]
         memory = value.memory
-        guard = self._guard(memory, indices) if value.access.checked else None
-        access = replace(value.access, checked=False, flat=True, guarded=guard is not None)
-        where = (
-            (self._offset(memory, indices),)
-            if guard is None
-            else (
-                self._offset(memory, indices),
-                guard,
-            )
+        guard = self._guard(memory, indices, value.access)
+        access = replace(
+            value.access, checked=False, flat=True, guarded=guard is not None, inside=frozenset()
         )
+        where = [self._offset(memory, indices)]
+        if guard is not None:
+            where.append(guard)
         dtype = None if value.dtype is None else self.dtype(value.dtype)
         return self.builder.effect(value.op, (args[0], *where, *operands), access, dtype)
 
@@ -153,10 +150,12 @@ class _Lower(Rewriter):
             return position
         return self.builder.pure(Op.MUL, (position, stride))
 
-    def _guard(self, memory: Memory, indices: tuple[Value, ...]) -> Value | None:
+    def _guard(self, memory: Memory, indices: tuple[Value, ...], access: Access) -> Value | None:
         """Whether all indices are in bounds; None where they surely are."""
         guard: Value | None = None
         for axis, position in enumerate(indices):
+            if axis in access.inside or not access.checked:
+                continue
             inside = self._inside(position, self._extent(memory, axis))
             if constant(inside) is True:
                 continue

@@ -63,6 +63,17 @@ class PathRewriter(Rewriter):
             self.assume(condition, goes_on[0])
         return results
 
+    def taken(self, value: Value, truth: bool) -> Walk[tuple[Value, ...]]:
+        """The arm of an ``if`` whose condition is known, in place of the ``if``."""
+        arm = value.regions[0 if truth else 1]
+        yield self.body(arm)
+        if self.builder.ended:
+            return ()
+        if arm.end.op is Op.YIELD:
+            return self.all(arm.end.args)
+        self.end(arm.end)
+        return ()
+
     def loop(self, value: Value) -> Walk[tuple[Value, ...]]:
         mark = self.mark()
         results = yield super().loop(value)

@@ -14,6 +14,7 @@ who does what; every thread that enters helps, and one alone does it all. Laws:
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import math
 import os
@@ -206,11 +207,9 @@ class Pool:
     def _start(self) -> bool:
         """Start one more worker, where the system lets us; called with the lock held."""
         worker = Worker()
-        thread = threading.Thread(
-            target=self._serve, args=(worker,), name=f"khaljit-{self._started}", daemon=True
-        )
         try:
-            thread.start()
+            # not `threading.Thread`, which can be interrupted between starting and being started
+            _thread.start_new_thread(self._serve, (worker,))
         except RuntimeError:  # a limit on threads, or the interpreter is ending
             self._started = self.threads
             return False
