@@ -18,8 +18,8 @@ from benchmarks.measure import interleaved, machine
 from benchmarks.workloads import IMPLEMENTATIONS, PEERS, SIZES, WORKLOADS, Workload
 
 README: Final = Path(__file__).with_name("README.md")
-BEGIN: Final = "<!-- results: written by python -m benchmarks --readme -->"
-END: Final = "<!-- end of results -->"
+BEGIN: Final = f"<!-- {THREADS} threads, written by python -m benchmarks --readme -->"
+END: Final = "<!-- end -->"
 STRICT_PEERS: Final = ("NumPy", "Numba")
 WIDTH: Final = 150
 
@@ -74,10 +74,11 @@ def _write(rows: Sequence[Sequence[str]], size: str, rounds: int) -> None:
     """Replace what stands between the marks of the README."""
     text = README.read_text()
     before, rest = text.split(BEGIN)
-    after = rest.split(END)[1]
+    after = rest.split(END, 1)[1]
     lines = [HEADINGS, ["---"] * 2 + ["--:"] * (len(HEADINGS) - 2), *rows]
     table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
-    note = f"{machine()}. Size {size}, median of {rounds} rounds."
+    clock = "processor time" if THREADS == 1 else "wall clock"
+    note = f"{machine()}. Size {size}, {clock}, median of {rounds} rounds."
     README.write_text(f"{before}{BEGIN}\n\n{note}\n\n{table}\n\n{END}{after}")
 
 

@@ -2,6 +2,8 @@
 
 Implementations run one after the other, round by round (A B A B ...), so that a disturbance hits
 them alike; the median of the rounds is taken, and read as a ratio to another of the same run.
+With one thread it is the processor's time, which other processes hardly disturb; with more it is
+the wall clock's.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from benchmarks import THREADS
 
 __all__ = ["interleaved", "machine"]
 
+CLOCK: Final = time.process_time if THREADS == 1 else time.perf_counter
 SHORTEST: Final = 0.01  # seconds that a turn takes at least
 PAUSE: Final = 0.02  # seconds before a turn, in which the last one's threads stop spinning
 
@@ -43,10 +46,10 @@ def _turn(run: Callable[[], object]) -> int:
 
 
 def _timed(run: Callable[[], object], calls: int) -> float:
-    start = time.perf_counter()
+    start = CLOCK()
     for _ in range(calls):
         run()
-    return (time.perf_counter() - start) / calls
+    return (CLOCK() - start) / calls
 
 
 def machine() -> str:
@@ -55,6 +58,6 @@ def machine() -> str:
     versions = ", ".join(f"{name} {version(name)}" for name in ("numpy", "numba", "llvmlite"))
     return (
         f"{facts['processor']} ({facts['level']}, {facts['vectors']} vectors), "
-        f"{THREADS} threads of {os.cpu_count()} cores; {platform.python_implementation()} "
+        f"{THREADS} of {os.cpu_count()} cores; {platform.python_implementation()} "
         f"{platform.python_version()}, {versions}, khaljit {version('khaljit')}"
     )

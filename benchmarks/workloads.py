@@ -13,6 +13,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+import khaljit as kj
 from benchmarks import kernels, numba_peers, numpy_peers, scipy_peers
 from benchmarks.constants import BINS
 from benchmarks.references import (
@@ -30,7 +31,7 @@ from benchmarks.references import (
 __all__ = ["IMPLEMENTATIONS", "SIZES", "WORKLOADS", "Case", "Workload"]
 
 Array = np.ndarray[Any, Any]
-Grid = int | tuple[int, int]
+Grid = int | tuple[int, int] | kj.Workgroups
 Reference = Callable[..., Sequence[Array]]
 
 SIZES: Final = ("small", "full")
@@ -39,7 +40,7 @@ IMPLEMENTATIONS: Final = (*PEERS, *kernels.MODES)
 
 ITERATIONS: Final = 200
 FACTOR: Final = np.float32(1.5)
-GROUP: Final = 256  # of the sum and the histogram
+HISTOGRAMS: Final = 64  # workgroups, each with its own counts
 PAIR_COST: Final = 20  # floating-point operations of a pair of bodies, as they are usually counted
 
 
@@ -205,8 +206,12 @@ def _square(count: int) -> Grid:
     return count, count
 
 
+def _blocks(count: int) -> Grid:
+    return kj.Workgroups(-(-count // kernels.BLOCK))
+
+
 def _shared(count: int) -> Grid:
-    return kernels.SHARED_GROUPS * GROUP
+    return HISTOGRAMS * BINS
 
 
 WORKLOADS: Final[dict[str, Workload]] = {
@@ -306,7 +311,7 @@ WORKLOADS: Final[dict[str, Workload]] = {
             sizes=(100_000, 50_000_000),
             make=_numbers,
             outputs=1,
-            grid=_shared,
+            grid=_blocks,
             kernel=kernels.total,
             numba=numba_peers.total,
             numpy=numpy_peers.total,

@@ -158,8 +158,12 @@ def webgpu(
     shared_bytes: int = 16384,
     subgroups: tuple[int, ...] = (4, 8, 16, 32, 64, 128),
     immediates: int = 0,
+    fused: bool = True,
 ) -> Caps:
     """The row of a WebGPU device with some of its optional features and its limits.
+
+    ``fused`` says whether the driver's ``fma`` rounds once, which a device must be asked by running
+    it (``codegen/webgpu/probe.py``).
 
     What the machine lacks of the integers is carried in 32-bit ones (``codegen/webgpu``). f64
     asks for 64-bit integers, too, since its bits must be had.
@@ -185,6 +189,9 @@ def webgpu(
     collectives = _WEBGPU_COLLECTIVES if "subgroup" in known else frozenset()
     if "subgroup-barrier" not in known:
         collectives -= {"barrier"}
+    if not fused:
+        ops -= {(Op.FMA, f32), (Op.FMA, f64)}
+        known |= {"unfused"}
     return Caps(
         name=":".join(("webgpu", "+".join(sorted(known)))) if known else "webgpu",
         dtypes=dtypes,

@@ -2,7 +2,8 @@
 
 f32 and narrower go through f64: the product is exact there, the sum is rounded to odd, and
 rounding that again is as good as rounding once. f64 is computed with integers: a product of 128
-bits, an addend aligned to it, one rounding at the end, subnormal results included.
+bits, an addend aligned to it, one rounding at the end, subnormal results included; f32 can be, too,
+with 64 bits.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from typing import NamedTuple
 
 from khaljit.codegen.rounding import sum_to_odd
 from khaljit.codegen.writing import Writer
-from khaljit.tracer.dtypes import f32, f64, i64, u64
+from khaljit.tracer.dtypes import f32, f64, i32, i64, u32, u64
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
 
-__all__ = ["fma", "fma_in_f64"]
+__all__ = ["fma", "fma_in_f64", "fma_in_integers"]
 
 _MANTISSA = (1 << 52) - 1
 _INFINITY = 0x7FF << 52
@@ -157,3 +158,78 @@ def _round(w: Writer, x: _Wide, exponent: Value) -> Value:
     significand = w.add(kept, w.cast(up, u64))
     scale = w.shl(w.bitcast(w.sub(w.max(field, 1), 1), u64), 52)
     return w.min(w.add(scale, significand), _INFINITY)
+
+
+# f32 by integers of 64 bits, the same way.
+
+
+def fma_in_integers(w: Writer, a: Value, b: Value, c: Value) -> Value:
+    """a * b + c of f32, rounded once, without f64."""
+    product = w.mul(a, b)
+    plain = w.select(_is_special(w, c), c, w.add(product, c))
+    plain = w.select(w.eq(c, 0.0), product, plain)
+    factors_special = w.or_(_is_special(w, a, zero=True), _is_special(w, b, zero=True))
+    plain = w.select(factors_special, w.add(product, c), plain)
+    special = w.or_(factors_special, _is_special(w, c, zero=True))
+    return w.select(special, plain, _finite_f32(w, a, b, c))
+
+
+def _is_special(w: Writer, x: Value, zero: bool = False) -> Value:
+    special = w.ge(w.and_(w.bits(x), 0x7FFFFFFF), 0x7F800000)
+    return w.or_(special, w.eq(x, 0.0)) if zero else special
+
+
+def _parts_f32(w: Writer, x: Value) -> tuple[Value, Value]:
+    """Significand in 2^23 .. 2^24 - 1, as u64, and exponent field of a finite number but 0."""
+    bits = w.bits(x)
+    field = w.and_(w.shr(bits, 23), 0xFF)
+    hidden = w.select(w.ne(field, 0), w.const(u32, 1 << 23), 0)
+    significand = w.or_(w.and_(bits, 0x7FFFFF), hidden)
+    shift = w.sub(w.cast(w.op(Op.CLZ, significand), u32), 8)
+    exponent = w.bitcast(w.sub(w.max(field, 1), shift), i32)
+    return w.cast(w.shl(significand, w.and_(shift, 31)), u64), exponent
+
+
+def _finite_f32(w: Writer, a: Value, b: Value, c: Value) -> Value:
+    """a * b + c of finite numbers other than 0. (Anything for others.)"""
+    (a_part, a_exponent), (b_part, b_exponent), (c_part, c_exponent) = (
+        _parts_f32(w, x) for x in (a, b, c)
+    )
+    # Both terms in 2^60 .. 2^62.
+    product = w.shl(w.mul(a_part, b_part), 14)
+    addend = w.shl(c_part, 38)
+    product_exponent = w.sub(w.add(a_exponent, b_exponent), 314)
+    addend_exponent = w.sub(c_exponent, 188)
+    ahead = w.sub(product_exponent, addend_exponent)
+    product = _shifted_to_odd(w, product, w.max(w.neg(ahead), 0))
+    addend = _shifted_to_odd(w, addend, w.max(ahead, 0))
+    product_sign = w.xor(w.bits(a), w.bits(b))
+    differ = w.lt(w.bitcast(w.xor(product_sign, w.bits(c)), i32), 0)
+    less = w.lt(product, addend)
+    difference = w.select(less, w.sub(addend, product), w.sub(product, addend))
+    total = w.select(differ, difference, w.add(product, addend))
+    sign = w.select(w.and_(differ, less), w.bits(c), product_sign)
+    bits = _rounded_f32(w, total, w.max(product_exponent, addend_exponent))
+    # An exact 0 of numbers with different signs is +0.
+    bits = w.select(w.eq(total, 0), 0, w.or_(bits, w.and_(sign, 1 << 31)))
+    return w.bitcast(bits, f32)
+
+
+def _shifted_to_odd(w: Writer, x: Value, shift: Value) -> Value:
+    """x >> shift of u64 with the last bit set if any was lost; ``shift`` is an i32, at least 0."""
+    amount = w.and_(w.cast(w.bitcast(w.min(shift, 63), u32), u64), 63)
+    lost = w.shl(w.shl(x, 1), w.sub(63, amount))
+    return w.or_(w.shr(x, amount), w.cast(w.ne(lost, 0), u64))
+
+
+def _rounded_f32(w: Writer, x: Value, exponent: Value) -> Value:
+    """The bits of x * 2^exponent as a positive f32, rounded once."""
+    zeros = w.op(Op.CLZ, x)
+    leading = w.shl(x, w.and_(w.cast(zeros, u64), 63))
+    field = w.add(w.sub(exponent, zeros), 63 + 127)
+    leading = _shifted_to_odd(w, leading, w.max(w.sub(1, field), 0))  # subnormal: fewer bits
+    kept = w.cast(w.shr(leading, 40), u32)
+    tie = w.add(w.and_(leading, (1 << 40) - 1), w.cast(w.and_(kept, 1), u64))
+    significand = w.add(kept, w.cast(w.gt(tie, 1 << 39), u32))
+    scale = w.shl(w.bitcast(w.sub(w.max(field, 1), 1), u32), 23)
+    return w.min(w.add(scale, significand), 0x7F800000)

@@ -22,7 +22,7 @@ from khaljit.codegen.caps import ROWS, Caps
 from khaljit.codegen.math.expand import expand
 from khaljit.codegen.narrow import carry_narrow
 from khaljit.codegen.writing import Writer
-from khaljit.tracer.dtypes import DType, bf16, f16, f32
+from khaljit.tracer.dtypes import DType, bf16, f16, f32, f64
 from khaljit.tracer.errors import CapabilityError
 from khaljit.tracer.ir import AtomicAccess, Memory, Region, Space, Trace, Value, values
 from khaljit.tracer.ops import MATH, OPS, Op
@@ -172,6 +172,8 @@ class _Operations(Rewriter):
             expansion = (_FLOAT if works_in.is_float else _INTEGER).get(op)
             if expansion is None:
                 self._refuse(op.value, works_in)
+            if expansion is fused.fma and f64 not in self.caps.dtypes:
+                expansion = fused.fma_in_integers
         if expansion is None:
             return self.builder.pure(op, args)
         self.loops += expansion in _LOOPS

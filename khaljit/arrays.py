@@ -174,10 +174,14 @@ class Array(_OfElements[_E]):
         return self.buffer
 
     @property
+    def alignment(self) -> int:
+        """Bytes that the address of every element is a multiple of."""
+        return int(host_dtype(self.dtype).itemsize)
+
+    @property
     def units(self) -> tuple[int, ...]:
         """Strides in units of the element's alignment, as kernels see them."""
-        align = host_dtype(self.dtype).itemsize
-        return tuple(stride // align for stride in self.strides)
+        return tuple(stride // self.alignment for stride in self.strides)
 
     def view(self, dtype: Any) -> Array[Any]:
         """The same bytes as elements of another type; the last axis grows or shrinks to fit."""

@@ -34,6 +34,12 @@ def _interpreter(number: int | None) -> Device:
     return InterpreterDevice()
 
 
+def _webgpu(number: int | None, **options: Any) -> Device:
+    from khaljit.backends.webgpu.device import WebGpuDevice
+
+    return WebGpuDevice(number, **options)
+
+
 def _null(number: int | None) -> Device:
     from khaljit.backends.null import NullDevice
 
@@ -49,6 +55,7 @@ def _refuse_number(kind: str, number: int | None) -> None:
 # Kinds of devices with what opens one; `auto` tries those that `AUTO` lists, in order.
 _KINDS: Final[dict[str, Callable[..., Device]]] = {
     "cuda": _cuda,
+    "webgpu": _webgpu,
     "cpu": _cpu,
     "interpreter": _interpreter,
     "null": _null,

@@ -14,7 +14,7 @@ import pytest
 import khaljit as kj
 from khaljit.backends.base import Device
 
-COLUMNS = ("interpreter", "cpu", "cuda")
+COLUMNS = ("interpreter", "cpu", "webgpu", "cuda")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

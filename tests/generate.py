@@ -242,7 +242,7 @@ class _Maker:
         self._helpers()
         self._kernel(defect)
         floats = any(dtype in (f32, f64) for dtype in self._used_types())
-        plain = not self.exchanged and not (self.contract and floats) and defect is None
+        plain = not self.barriers and not self.exchanged and not (self.contract and floats) and defect is None
         head = "import math\n\nimport khaljit as kj\n\n\n"
         return Program(
             self.seed,

@@ -311,7 +311,8 @@ def fma(a: Number, b: Number, c: Number) -> Number:
         return Number(a.dtype, _HELD[a.dtype](np.float64(x) * np.float64(y) + np.float64(z)))
     exact = Fraction(x) * Fraction(y) + Fraction(z)
     if exact == 0:
-        return Number(a.dtype, _HELD[a.dtype](math.copysign(0.0, x) * math.copysign(1.0, y) + z))
+        product = math.copysign(0.0, x) * math.copysign(1.0, y)
+        return Number(a.dtype, _HELD[a.dtype](product + z if z == 0 else 0.0))
     return Number(a.dtype, nearest(exact, a.dtype))
 
 

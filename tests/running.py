@@ -23,6 +23,7 @@ from khaljit.tracer.dtypes import DType, bool_
 from khaljit.tracer.floats import Array
 from khaljit.tracer.ir import Trace
 from khaljit.tracer.passes.lower_access import lower_access
+from khaljit.tracer.passes.pipeline import optimise
 
 __all__ = ["Compiled", "compile_trace", "legal", "levels_here"]
 
@@ -45,17 +46,22 @@ def levels_here() -> tuple[str, ...]:
     )
 
 
-def legal(trace: Trace, level: str) -> Trace:
-    """A recorded trace as the code generator for a level takes it."""
-    return legalise(lower_access(trace), row(f"llvm:{level}"))
+def legal(trace: Trace, level: str, *, optimised: bool = False) -> Trace:
+    """A recorded trace as the code generator for a level takes it, with all passes or the least."""
+    lowered = optimise(trace) if optimised else lower_access(trace)
+    return legalise(lowered, row(f"llvm:{level}"))
 
 
 def compile_trace(
-    trace: Trace, level: str | None = None, lanes: tuple[int, int] | None = None
+    trace: Trace,
+    level: str | None = None,
+    lanes: tuple[int, int] | None = None,
+    *,
+    optimised: bool = False,
 ) -> Compiled:
     """Machine code for a recorded trace, ready to run here."""
     target = CpuTarget(level or levels_here()[-1])
-    ready = legal(trace, target.level)
+    ready = legal(trace, target.level, optimised=optimised)
     program = LlvmEmitter(target, lanes).emit(ready)
     return Compiled(trace, ParameterBlock.of(ready), program, load(assemble(program.text, target)))
 

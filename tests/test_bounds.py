@@ -328,7 +328,8 @@ def _loop(start: str, leave: str, step: str, body: str, setup: str = "") -> str:
             ),
             True,
         ),
-        (_loop("1:index", "ge %2, %1", "mul %2, 2:index", "store a[%2] <- 1:i32"), False),
+        (_loop("1:index", "ge %2, %1", "mul %2, 2:index", "store a[%2] <- 1:i32"), True),
+        (_loop("1:index", "ge %2, %1", "mul %2, 4:index", "store a[%2] <- 1:i32"), False),
         # a counter that goes both ways
         (_loop("5:index", "ge %2, %1", "sub %1, %2", "store a[%2] <- 1:i32"), True),
         (_loop("5:index", "ge %2, %1", "sub %2, %1", "store a[%2] <- 1:i32"), False),

@@ -319,7 +319,7 @@ def keep_busy():
         put_and_get(number)
         number += 1
         time.sleep(0.001)
-busy = threading.Thread(target=keep_busy)  # so that a lock is held when we fork
+busy = threading.Thread(target=keep_busy, daemon=True)  # so that a lock is held when we fork
 busy.start()
 for number in range(1, 11):
     child = os.fork()

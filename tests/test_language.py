@@ -695,13 +695,25 @@ def test_all_ids_agree_with_their_definitions() -> None:
         out[at, 1] = x - (wx * 4 + lx)
         out[at, 2] = y - (wy * 3 + ly)
         out[at, 3] = z - (wz * 2 + lz)
-        out[at, 4] = kj.subgroup_id() * kj.subgroup_size() + kj.lane_id() - kj.local_index()
-        out[at, 5] = 1
+        out[at, 4] = 1
 
-    out = np.zeros((8 * 6 * 4, 6), np.int32)
+    out = np.zeros((8 * 6 * 4, 5), np.int32)
     kernel[5, 6, 3](out)
-    assert (out[:, :5] == 0).all()
-    assert (out[:, 5] == 1).all()
+    assert (out[:, :4] == 0).all()
+    assert (out[:, 4] == 1).all()
+
+
+def test_subgroups_are_consecutive_where_they_divide_the_rows() -> None:
+    @kj.jit(workgroup=(64, 2))
+    def kernel(out: Any) -> None:
+        me = kj.local_index()
+        out[me, 0] = kj.subgroup_id() * kj.subgroup_size() + kj.lane_id() - me
+        out[me, 1] = kj.subgroup_size() * kj.num_subgroups()
+
+    out = poisoned((128, 2), np.int32)
+    kernel[64, 2](out)
+    assert (out[:, 0] == 0).all()
+    assert (out[:, 1] == 128).all()
 
 
 def test_grids_without_a_workgroup_run_exactly_their_invocations() -> None:

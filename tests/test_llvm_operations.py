@@ -6,8 +6,6 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from tests.building import array_param, bits_equal, edge_values, kernel
-from tests.running import compile_trace, levels_here
 
 from khaljit.codegen.caps import row
 from khaljit.tracer.build import Builder
@@ -17,6 +15,8 @@ from khaljit.tracer.interpret import interpret
 from khaljit.tracer.ir import Access, Trace, Value
 from khaljit.tracer.numerics import memory_type
 from khaljit.tracer.ops import COMPARISONS, OPS, Op
+from tests.building import array_param, bits_equal, edge_values, kernel
+from tests.running import compile_trace, levels_here
 
 COUNT = 1000 - 3  # no multiple of any number of lanes
 

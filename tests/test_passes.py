@@ -5,11 +5,16 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
+import khaljit as kj
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import bool_, f64, i32
+from khaljit.tracer.errors import Site
+from khaljit.tracer.interpret import interpret
 from khaljit.tracer.ir import (
+    Access,
     ArrayParam,
     AtomicAccess,
     Element,
@@ -23,16 +28,18 @@ from khaljit.tracer.ir import (
 )
 from khaljit.tracer.ops import Op
 from khaljit.tracer.parsing import parse
+from khaljit.tracer.passes.bounds import bounds
 from khaljit.tracer.passes.choose import choose
 from khaljit.tracer.passes.contract import contract
 from khaljit.tracer.passes.dead import dead
 from khaljit.tracer.passes.invariant import invariant
 from khaljit.tracer.passes.once import once
+from khaljit.tracer.passes.report_bounds import report_bounds
 from khaljit.tracer.passes.simplify import simplify
 from khaljit.tracer.passes.unroll import unroll
 from khaljit.tracer.text import print_trace
 from khaljit.tracer.verify import verify
-from tests.building import kernel, pointwise
+from tests.building import array_param, kernel, pointwise
 
 Pass = Callable[[Trace], Trace]
 
@@ -769,3 +776,64 @@ def _exit_if(b: Builder, condition: Value, op: Op, args: tuple[Value, ...] = ())
     b.open()
     b.end(Op.YIELD)
     b.if_(condition, then, b.close())
+
+
+# report_bounds
+
+
+def test_indices_out_of_bounds_are_reported_with_the_axis_and_the_line() -> None:
+    site = Site(__file__, 7)
+    params = [array_param(0, i32, 2)]
+
+    def build(b: Builder) -> None:
+        b.at = site
+        memory, i = b.memory(params[0].memory), b.id("global")
+        b.store(memory, (b.const(i32, 1), i), b.const(i32, 5), Access())
+
+    trace = report_bounds(kernel(build, params))
+    verify(trace)
+    assert trace.sites == (site, site)
+    array = np.zeros((3, 4), np.int32)
+    report = interpret(trace, [array], [], (6, 1, 1))
+    assert report.failure == (1, (4, 0, 0), (4, 4))
+    assert array.tolist() == [[0] * 4, [5] * 4, [0] * 4]
+    texts = [e.attr.text for e in effects(trace.body) if isinstance(e.attr, Note)]
+    assert texts == ["index 0 of a0 is in bounds", "index 1 of a0 is in bounds"]
+
+
+def test_what_is_proven_in_bounds_is_not_reported() -> None:
+    done = bounds(
+        report_bounds(
+            _parsed(
+                """\
+{
+  %0: index = id global 0
+  %1: index = shape a 0
+  %2: bool = lt %0, %1
+  if %2 {
+    store a[%0] <- 1.0:f32
+    yield
+  }
+  yield
+}
+"""
+            )
+        )
+    )
+    assert all(effect.op is not Op.ASSERT for effect in effects(done.body))
+
+
+@pytest.mark.parametrize("name", ["interpreter", "cpu"])
+def test_a_kernel_in_debug_mode_raises_for_an_index_out_of_bounds(name: str) -> None:
+    @kj.jit(debug=True)
+    def kernel(a: kj.Array1[kj.f32]) -> None:
+        a[kj.global_id(0) + 1] = 1.0
+
+    with kj.use(kj.device(name)):
+        kernel[4](np.zeros(5, np.float32))
+        with pytest.raises(
+            kj.KernelError, match=r"index 0 of a .* invocation \(4, 0, 0\)"
+        ) as caught:
+            kernel[5](np.zeros(5, np.float32))
+    assert caught.value.at is not None
+    assert "a[kj.global_id(0) + 1] = 1.0" in str(caught.value)

@@ -55,7 +55,8 @@ def test_long_chains_and_deep_nests_need_no_recursion() -> None:
             then = b.close()
             b.open()
             b.end(Op.YIELD)
-            b.if_(b.pure(Op.EQ, (x, b.const(i32, k))), then, b.close())
+            product = b.pure(Op.MUL, (x, b.const(i32, 2 * k + 3)))
+            b.if_(b.pure(Op.LT, (product, b.const(i32, k))), then, b.close())
 
     done = legalise(optimise(contract(kernel(build, params))), row("llvm:x86-64"))
     assert any(effect.op is Op.STORE for effect in effects(done.body))

@@ -62,13 +62,12 @@ def test_no_items_run_nothing(counting: Image) -> None:
 
 
 def test_a_launch_of_one_chunk_starts_no_thread(counting: Image) -> None:
-    before = _thread._count()
     pool = Pool(8)
     made = Counts(64)
     pool.run(counting.address("entry"), made.params, 64, 64, 64)
-    assert _thread._count() == before
+    assert pool._started == 0
     pool.run(counting.address("entry"), made.params, 64, 32, 64)
-    assert _thread._count() == before + 1
+    assert pool._started == 1
 
 
 WAITS_FOR_COMPANY = """
@@ -213,7 +212,7 @@ def test_an_arena_that_is_held_outlives_its_successor() -> None:
 # -- forks and interrupts ----------------------------------------------------------------------
 
 FORKING = """
-import _thread, os, sys, threading
+import os, sys, threading
 sys.path.insert(0, {tests!r})
 from tests.machine_code import COUNTING, compile_object
 from tests.test_pool import Counts
@@ -230,13 +229,12 @@ stop = False
 def keep_launching():
     while not stop:
         launch()
-busy = threading.Thread(target=keep_launching)  # so that locks are held when we fork
+busy = threading.Thread(target=keep_launching, daemon=True)  # locks are held when we fork
 busy.start()
 for _ in range(20):
     child = os.fork()
     if child == 0:
-        before = _thread._count()
-        good = launch() and launch() and _thread._count() == before + 3
+        good = pool._started == 0 and launch() and launch() and pool._started == 3
         os._exit(0 if good else 1)
     _, status = os.waitpid(child, 0)
     assert status == 0, status

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,10 +48,10 @@ class Kernel:
         workgroup: its size.
         close: floats may differ by this much, relative; 0 where they are the same bits.
         index_bits: width of ``index``.
-        needs: types and collectives that the target must have.
+        needs: types that the target must have.
     """
 
-    function: Callable[..., None]
+    function: Any
     arguments: list[tuple[str, Any]]
     arrays: list[Array]
     scalars: list[int | float | bool]
@@ -61,7 +60,6 @@ class Kernel:
     close: float = 0.0
     index_bits: int = 32
     needs: tuple[DType, ...] = ()
-    native: bool = False
 
 
 def array(dtype: DType | Element, ndim: int = 1, count: int = 1, **facts: Any) -> ArrayArgument:
@@ -84,10 +82,10 @@ def legal(kernel: Kernel, caps: Caps) -> Trace:
     return legalise(optimise(recorded(kernel)), caps)
 
 
-def expected(kernel: Kernel) -> list[Array]:
+def expected(kernel: Kernel, subgroup_size: int = 8) -> list[Array]:
     """The arrays after the interpreter has run the kernel."""
     arrays = [array.copy() for array in kernel.arrays]
-    interpret(recorded(kernel), arrays, kernel.scalars, kernel.grid)
+    interpret(recorded(kernel), arrays, kernel.scalars, kernel.grid, subgroup_size=subgroup_size)
     return arrays
 
 

@@ -14,12 +14,18 @@ from typing import Any
 import numpy as np
 
 from khaljit.codegen.caps import Caps, webgpu
+from khaljit.codegen.legalise import legalise
 from khaljit.codegen.program import Program
+from khaljit.codegen.webgpu.emit import WebGpuEmitter
 from khaljit.codegen.webgpu.interface import Interface, Source
+from khaljit.codegen.webgpu.probe import FACTORS, fma_probe, is_fused
+from khaljit.tracer.build import Builder
+from khaljit.tracer.dtypes import i32
 from khaljit.tracer.floats import Array
-from khaljit.tracer.ir import Trace
+from khaljit.tracer.ir import Access, ArrayParam, Element, Memory, Options, Space, Trace
+from khaljit.tracer.ops import Op
 
-__all__ = ["FEATURES", "adapter_reason", "device_caps", "run"]
+__all__ = ["BARE", "FEATURES", "adapter_reason", "device_caps", "run", "subgroup_size"]
 
 FEATURES = (
     "shader-int64",
@@ -30,6 +36,8 @@ FEATURES = (
     "subgroup",
     "subgroup-barrier",
 )
+
+BARE = (*FEATURES, "immediates")  # what a device is without that has none of the features
 
 
 @functools.cache
@@ -65,7 +73,40 @@ def device_caps(*leave_out: str, immediates: int | None = None, shared_bytes: in
     features = frozenset(_device().features) - frozenset(leave_out)
     if immediates is None:
         immediates = 128 if "immediates" in features else 0
-    return webgpu(features, immediates=immediates, shared_bytes=shared_bytes)
+    return webgpu(features, immediates=immediates, shared_bytes=shared_bytes, fused=_fuses())
+
+
+@functools.cache
+def _fuses() -> bool:
+    """Whether the driver's fma rounds once."""
+    data, out = np.array(FACTORS, np.float32), np.zeros(1, np.float32)
+    trace = fma_probe()
+    program = WebGpuEmitter(webgpu()).emit(trace)
+    run(trace, program, [data, out], [], (1, 1, 1))
+    return is_fused(float(out[0]))
+
+
+def subgroup_size(caps: Caps) -> int:
+    """Lanes of a subgroup, which a device that has them tells; emulated ones have up to 32."""
+    if not caps.collectives:
+        return 32
+    trace, out = _size_probe()
+    run(trace, WebGpuEmitter(caps).emit(legalise(trace, caps)), [out], [], (1, 1, 1))
+    return int(out[0])
+
+
+def _size_probe() -> tuple[Trace, Array]:
+    """A kernel that stores the size of a subgroup."""
+    builder = Builder()
+    builder.open()
+    memory = Memory(Space.ARRAY, 0, Element.scalar(i32), (None,))
+    size = builder.pure(Op.ID, attr=("subgroup_size", 0), dtype=i32)
+    place = (builder.const(i32, 0),)
+    builder.store(builder.memory(memory), place, size, Access(checked=False, flat=True))
+    builder.end(Op.YIELD)
+    param = ArrayParam("out", memory, True, True, 0, 0)
+    trace = Trace("probe", (param,), (), (32, 1, 1), 32, Options(), builder.close())
+    return trace, np.zeros(1, np.int32)
 
 
 def _number(

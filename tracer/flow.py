@@ -244,7 +244,7 @@ class While(Loop):
             if kind == "again":
                 self._begin_again()
         if not self.traced:
-            if self.done:
+            if self.done or recorder.builder.ended:  # by a jump to a traced construct further out
                 self._finish()
                 return False
             self._count()
@@ -376,7 +376,7 @@ class For(Loop):
 
     def _next_item(self) -> bool:
         recorder = self.recorder
-        if self._iterations == len(self._items) or (self.traced and recorder.builder.ended):
+        if self._iterations == len(self._items) or recorder.builder.ended:
             if self.traced:
                 self._close_block()
             self._finish()

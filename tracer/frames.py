@@ -14,7 +14,7 @@ from typing import final
 from khaljit.tracer.dtypes import DType, bool_, i32
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
-from khaljit.tracer.proxy import Scalar
+from khaljit.tracer.proxy import Scalar, is_literal
 from khaljit.tracer.recorder import Recorder, user_site
 from khaljit.tracer.state import (
     UNSET,
@@ -330,7 +330,9 @@ class Merge:
         leaves: list[tuple[int | None, object]] = []
         for k in range(shape.count):
             paths = [one[k] for one, _ in flat]
-            if not always and all(same(paths[0], path) for path in paths[1:]):
+            # A literal is known on both sides, and has no type yet.
+            known = not always or is_literal(paths[0])
+            if known and all(same(paths[0], path) for path in paths[1:]):
                 leaves.append((None, paths[0]))
                 continue
             try:

@@ -56,10 +56,22 @@ def places(top: Region) -> list[Place]:
 
 
 def is_unreachable(region: Region) -> bool:
-    """Whether a region's end cannot be reached: nothing follows a branch that goes on nowhere."""
-    if not region.body or region.body[-1].op is not Op.IF:
+    """Whether a region's end cannot be reached: the effect before it goes on nowhere.
+
+    That is a branch with no ``yield``, or a loop with no ``break``.
+    """
+    last = region.body[-1] if region.body else None
+    if last is None or not last.regions:
         return False
-    return all(arm.end.op is not Op.YIELD for arm in region.body[-1].regions)
+    if last.op is Op.IF:
+        return all(arm.end.op is not Op.YIELD for arm in last.regions)
+    stack = list(last.regions)
+    while stack:
+        inner = stack.pop()
+        if inner.end.op is Op.BREAK:
+            return False
+        stack.extend(arm for one in inner.body if one.op is Op.IF for arm in one.regions)
+    return True
 
 
 def meet(a: Place, b: Place) -> Place:

@@ -24,6 +24,7 @@ from khaljit.tracer.ir import (
 )
 from khaljit.tracer.memory import Array
 from khaljit.tracer.ops import Op
+from khaljit.tracer.passes.report_bounds import report_bounds
 from khaljit.tracer.proxy import Scalar, Vector
 from khaljit.tracer.recorder import _CURRENT, Guard, Recorder, is_own
 
@@ -158,6 +159,8 @@ def record(
         )
         if workgroup is None:
             _check_unobserved(trace)
+        if trace.options.debug:
+            trace = report_bounds(trace)
         return Recording(trace, tuple(recorder.guards.values()))
     finally:
         recorder.finished = True

@@ -127,20 +127,22 @@ class _FlagBreaks(ast.NodeTransformer):
         return node
 
     def visit_For(self, node: ast.For) -> ast.For:
-        node.orelse = [self.visit(one) for one in node.orelse]
+        node.orelse = self.all(node.orelse)
         return node
 
     def visit_While(self, node: ast.While) -> ast.While:
-        node.orelse = [self.visit(one) for one in node.orelse]
+        node.orelse = self.all(node.orelse)
         return node
 
     visit_FunctionDef = visit_Lambda = _keep  # noqa: N815
 
+    def all(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
+        new: list[ast.stmt] = []
+        for statement in statements:
+            result = self.visit(statement)
+            new += result if isinstance(result, list) else [result]
+        return new
 
-def flag_breaks(body: list[ast.stmt], flag: str) -> list[ast.stmt]:
-    transformer = _FlagBreaks(flag)
-    new: list[ast.stmt] = []
-    for statement in body:
-        result = transformer.visit(statement)
-        new += result if isinstance(result, list) else [result]
-    return new
+
+def flag_breaks(body: Sequence[ast.stmt], flag: str) -> list[ast.stmt]:
+    return _FlagBreaks(flag).all(body)

@@ -119,14 +119,30 @@ def _changed_since_start(filename: str) -> bool:
 
 def _matches(node: FunctionNode, code: CodeType, imports: Sequence[ast.stmt]) -> bool:
     """Whether source compiles to a given code object."""
-    compiled = compile_inside(node, code, code.co_freevars, imports)
-    same = compiled.co_code == code.co_code and compiled.co_names == code.co_names
-    return same and _constants(compiled) == _constants(code)
+    return _same(compile_inside(node, code, code.co_freevars, imports), code)
 
 
-def _constants(code: CodeType) -> list[str]:
-    """The constants of a code object, told apart by type too: 1, 1.0 and True."""
-    return [repr(one) for one in code.co_consts if not isinstance(one, CodeType)]
+def _same(compiled: CodeType, code: CodeType) -> bool:
+    """Whether two code objects do the same.
+
+    ``code`` may know more names and constants: those of statements at its end that are never
+    reached, which have no instructions and so are not seen to belong to the function.
+    """
+    names, constants = compiled.co_names, compiled.co_consts
+    return (
+        compiled.co_code == code.co_code
+        and names == code.co_names[: len(names)]
+        and len(constants) <= len(code.co_consts)
+        and all(map(_same_constant, constants, code.co_consts))
+    )
+
+
+def _same_constant(a: object, b: object) -> bool:
+    if isinstance(a, CodeType) and isinstance(b, CodeType):
+        return _same(a, b)
+    if isinstance(a, frozenset):
+        return a == b
+    return repr(a) == repr(b)  # tells 1 from 1.0 and True, and 0.0 from -0.0
 
 
 def _imports(lines: Sequence[str]) -> list[ast.stmt]:

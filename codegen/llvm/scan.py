@@ -38,11 +38,12 @@ def scan(code: bytes) -> None:
     sections = [_SECTION.unpack_from(code, start + k * size) for k in range(count)]
     allowed = _ALLOWED[machine]
     label = sections[names][4]
+    for section in sections:  # symbols first: a name says more than a relocation
+        if section[1] == _SYMBOLS:
+            _check_symbols(code, section[4], section[5], sections[section[6]][4])
     for section in sections:
         kind, flags, at, length, target = (section[k] for k in (1, 2, 4, 5, 7))
-        if kind == _SYMBOLS:
-            _check_symbols(code, at, length, sections[section[6]][4])
-        elif kind == _RELOCATIONS and sections[target][2] & _ALLOCATED:
+        if kind == _RELOCATIONS and sections[target][2] & _ALLOCATED:
             if not _name(code, label, sections[target][0]).startswith(".eh_frame"):
                 _check_relocations(code, at, length, allowed)
         elif flags & _ALLOCATED and flags & _WRITABLE and length:

@@ -32,7 +32,7 @@ class Source:
     Attributes:
         kind: ``scalar`` (of the kernel), ``shape``, ``stride`` or ``offset`` (of an array
             parameter, in elements, or in units of the element's alignment), ``extent`` (of the
-            grid, in invocations) or ``groups`` (of the grid, in workgroups).
+            grid, in invocations), ``groups`` (of the grid, in workgroups) or ``zero``, which is 0.
         number: of the scalar or array parameter; 0 for what is about the grid.
         axis: of the array or grid.
         half: 0 or 1 for the lower or upper 32 bits of an integer of 64; None for the whole.
@@ -123,8 +123,9 @@ class Interface:
     whole: bool
 
     def pack(self, number: Callable[[Source], int | float | bool]) -> bytes:
-        """The block of parameters, from what each one is."""
+        """The block of parameters, from what each one is; nobody is asked for ``zero``."""
         block = bytearray(self.size)
         for slot in self.slots:
-            block[slot.at : slot.at + slot.size] = slot.pack(number(slot.source))
+            if slot.source.kind != "zero":
+                block[slot.at : slot.at + slot.size] = slot.pack(number(slot.source))
         return bytes(block)

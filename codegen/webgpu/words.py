@@ -24,6 +24,7 @@ Laws:
   once the bits may be mixed, which is the one way in which this is weaker than a store of a byte.
 * Extents, strides and offsets are parameters like scalars.
 * Casts between machine types are left; those from floats to integers have operands in range.
+* Sums whose rounding errors matter are hidden from the driver (``sums.py``).
 * f16 is stored and moved; it is added, subtracted and multiplied, the rest is done in f32.
 """
 
@@ -47,6 +48,7 @@ from khaljit.codegen.webgpu.folding import folding
 from khaljit.codegen.webgpu.interface import Source
 from khaljit.codegen.webgpu.parameters import Parameters
 from khaljit.codegen.webgpu.places import Place, Places
+from khaljit.codegen.webgpu.sums import Sums
 from khaljit.codegen.writing import UNSIGNED, Writer
 from khaljit.tracer.build import to_number
 from khaljit.tracer.dtypes import DType, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32
@@ -58,6 +60,8 @@ __all__ = ["in_words"]
 
 HELD: Final = {i8: i32, i16: i32, u8: u32, u16: u32}
 _WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.ABS, Op.NOT, Op.SHL})
+# Where a driver takes floats for real numbers.
+_HIDDEN: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.FMA})
 # What f16 does by itself; for the rest it goes through f32, which holds enough bits to round once.
 _HALF: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.ABS, Op.SELECT}) | frozenset(
     {Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE}
@@ -91,12 +95,15 @@ class _Words(Rewriter):
         self._cells: Final = find_cells(trace, caps, bindings)
         self._build: Final = folding(self.builder)
         self._write: Final = Writer(self.builder, self._plain)
+        self._sums: Final = Sums(self._write, self._zero)
         self._places: Final = Places(self._write, caps)
         self._used: Final = {arg for value in values(trace.body) for arg in value.args}
 
     def _plain(self, op: Op, args: tuple[Value, ...], dtype: DType | None) -> Value:
         if op is Op.CAST and dtype in HELD:
             return self._integer(args[0], dtype)
+        if op in _HIDDEN and args[0].dtype in (f32, f64):
+            args = self._sums.operands(op, args)
         return self._build(op, args, dtype)
 
     def run(self) -> Trace:
@@ -153,6 +160,12 @@ class _Words(Rewriter):
     def _cell(self, memory: Value) -> Cell:
         assert isinstance(memory.attr, Memory)
         return self._cells[memory.attr.space, memory.attr.number]
+
+    def _zero(self, like: Value) -> Value:
+        """An integer as wide as a float, of which the code cannot know that it is 0."""
+        dtype = UNSIGNED[like.type.bits]
+        word = self._parameters.value(self.builder, Source("zero"), u32, u32)
+        return self._write.cast(word, dtype)
 
     # Operations. Types are those before, operands those after.
 

@@ -43,10 +43,12 @@ class WgslEmitter:
     Attributes:
         caps: the row that the trace is legal for.
         variant: what else the program depends on.
+        browser: declare what browsers want declared and wgpu does not know: ``enable subgroups``.
     """
 
     caps: Caps
     variant: Variant = PLAIN_VARIANT
+    browser: bool = False
 
     @property
     def name(self) -> str:
@@ -54,16 +56,16 @@ class WgslEmitter:
 
     def emit(self, trace: Trace) -> Program:
         """The program that does what a legal trace says."""
-        return emit_wgsl(lower(trace, self.caps, self.variant))
+        return emit_wgsl(lower(trace, self.caps, self.variant), browser=self.browser)
 
 
-def emit_wgsl(lowered: Lowered) -> Program:
+def emit_wgsl(lowered: Lowered, *, browser: bool = False) -> Program:
     """The program of a lowered trace."""
     assert lowered.trace.workgroup is not None
     return Program(
         target="wgsl",
         entry=ENTRY,
-        text=_Text(lowered).whole(),
+        text=_Text(lowered).whole(browser),
         workgroup=lowered.trace.workgroup,
         shared=lowered.shared,
         reports=lowered.interface.report is not None,
@@ -92,7 +94,7 @@ class _Text:
         self._used: Final = {arg for value in values(lowered.trace.body) for arg in value.args}
         self._results: Final[dict[Value, dict[int, Value]]] = {}
 
-    def whole(self) -> str:
+    def whole(self, browser: bool) -> str:
         trace = self._lowered.trace
         for value in values(trace.body):
             if value.dtype is not None:
@@ -110,7 +112,7 @@ class _Text:
         inputs = "".join(f"    {one},\n" for one in self._ids.values())
         return "".join(
             (
-                *self._enabled(),
+                *self._enabled(browser),
                 *(f"{line}\n" for line in self._globals),
                 f"\n@compute @workgroup_size({size})\n",
                 f"fn {ENTRY}(\n{inputs}) {{\n" if inputs else f"fn {ENTRY}() {{\n",
@@ -120,11 +122,11 @@ class _Text:
             )
         )
 
-    def _enabled(self) -> list[str]:
+    def _enabled(self, browser: bool) -> list[str]:
         lines = []
         if f16 in self._types:
             lines.append("enable f16;\n")
-        if self._subgroups:
+        if self._subgroups and browser:
             lines.append("enable subgroups;\n")
         return lines
 

@@ -16,7 +16,7 @@ carried value that is an integer is tried for three invariants: never below what
 above it, never negative. All are assumed first; what some ``continue`` does not keep is given up
 and the whole is done again, so that what remains in the end holds by induction.
 
-With ``unchecked`` all checks go.
+With ``unchecked`` all checks go, but in debug mode. Assertions that are proven go, too.
 """
 
 from __future__ import annotations
@@ -84,11 +84,13 @@ class _Bounds(PathRewriter):
 
     def effect(self, value: Value, args: tuple[Value, ...]) -> Value | None:
         attr = value.attr
+        if value.op is Op.ASSERT and self._prover.decides(args[0]):
+            return None  # it never fails
         if not isinstance(attr, Access) or not attr.checked or attr.flat:
             return super().effect(value, args)
         axes = range(value.memory.ndim)
         inside = frozenset(axes)
-        if not self.trace.options.unchecked:
+        if not self.trace.options.unchecked or self.trace.options.debug:
             inside = frozenset(axis for axis in axes if self._is_inside(args, axis))
         attr = replace(attr, checked=len(inside) < len(axes), inside=inside)
         return self.builder.effect(value.op, args, attr, value.dtype)

@@ -178,34 +178,55 @@ class Pool:
     def _share(self, job: Job, helpers: int) -> None:
         """Run a job with helpers, and stay until all of them are out, interrupted or not."""
         called: list[Worker] = []
-        interrupt: BaseException | None = None
         try:
-            self._call(job, helpers, called)
+            with self._lock:
+                self._call(job, helpers, called)
             job.work(self._scratch)
-        except BaseException as error:
-            interrupt = error
-        while True:
-            try:
-                if self._close(job, called):
-                    break
-                job.done.acquire(timeout=LOOK_AGAIN)
-            except BaseException as error:
-                interrupt = error
-        if interrupt is not None:
-            raise interrupt
+            self._wait(job, called)
+        except BaseException:
+            self._leave(job, called)
+            raise
+
+    def _leave(self, job: Job, called: list[Worker]) -> None:
+        """`_wait`, and go on waiting when that is interrupted too."""
+        try:
+            self._wait(job, called)
+        except BaseException:
+            self._leave(job, called)
+            raise
+
+    def _wait(self, job: Job, called: list[Worker]) -> None:
+        """Close a job and wait for those who have entered."""
+        while not self._close(job, called):
+            job.done.acquire(timeout=LOOK_AGAIN)
+
+    def _close(self, job: Job, called: list[Worker]) -> bool:
+        with self._lock:
+            return self._take_back(job, called)
+
+    # With the lock held. These are methods of their own because CPython 3.13 does not release the
+    # lock of a `with` block when a signal's handler raises between two turns of a loop in it.
 
     def _call(self, job: Job, helpers: int, called: list[Worker]) -> None:
         """Give the job to sleeping workers and wake them."""
-        with self._lock:
-            while len(self._idle) < helpers and self._started < self.threads - 1:
-                if not self._start():
-                    break
-            while len(called) < helpers and self._idle:
-                called.append(self._idle.pop())
-                called[-1].call(job)
+        while len(self._idle) < helpers and self._started < self.threads - 1:
+            if not self._start():
+                break
+        while len(called) < helpers and self._idle:
+            called.append(self._idle.pop())
+            called[-1].call(job)
+
+    def _take_back(self, job: Job, called: list[Worker]) -> bool:
+        """Take the job from those who have not entered; whether all who have are out."""
+        for worker in called:
+            if worker.job is job:
+                worker.job = None
+                self._idle.append(worker)
+        job.closed = True
+        return job.inside == 0
 
     def _start(self) -> bool:
-        """Start one more worker, where the system lets us; called with the lock held."""
+        """Start one more worker, where the system lets us."""
         worker = Worker()
         try:
             # not `threading.Thread`, which can be interrupted between starting and being started
@@ -216,16 +237,6 @@ class Pool:
         self._started += 1
         self._idle.append(worker)
         return True
-
-    def _close(self, job: Job, called: list[Worker]) -> bool:
-        """Take the job back from those who have not entered; whether all who have are out."""
-        with self._lock:
-            for worker in called:
-                if worker.job is job:
-                    worker.job = None
-                    self._idle.append(worker)
-            job.closed = True
-            return job.inside == 0
 
     def _serve(self, worker: Worker) -> None:
         """What a worker does all its life."""

@@ -1,0 +1,105 @@
+"""Keeps drivers from simplifying sums whose rounding errors matter.
+
+Nothing that a driver is told through wgpu forbids it to take floats for real numbers: some make
+``x`` of ``(x + s) - s``, which is how a number is rounded, and 0 of what a sum has lost. So where a
+sum is part of another sum with something in common, it is passed through an operation that no
+driver sees through: its bits are or-ed with a parameter that happens to be 0.
+
+Before::
+
+    %r = sub (add %x 12582912.0) 12582912.0
+
+After::
+
+    %t = add %x 12582912.0
+    %r = sub (bitcast f32 (or (bitcast u32 %t) (scalar zero))) 12582912.0
+
+The same goes for ``x - x``, which is NaN for infinity and NaN, and for constants 0, since ``x * 0``
+and ``x + 0`` are not what they would be without NaN and -0.
+
+What sums have in common is looked for a few steps deep. Polynomials and plain chains of sums have
+nothing, and stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, final
+
+from khaljit.codegen.writing import Writer
+from khaljit.tracer.build import constant
+from khaljit.tracer.ir import Value
+from khaljit.tracer.ops import Op
+
+__all__ = ["Sums"]
+
+_SUMS: Final = frozenset({Op.ADD, Op.SUB, Op.FMA})
+_DEPTH: Final = 4
+_CONSTANT: Final = "constant"
+
+
+@final
+class Sums:
+    """Builds sums of floats.
+
+    Args:
+        writer: builds everything else.
+        zero: gives an integer that is 0 as wide as a float.
+    """
+
+    def __init__(self, writer: Writer, zero: Callable[[Value], Value]) -> None:
+        self._write: Final = writer
+        self._zero: Final = zero
+        self._hidden: Final[dict[Value, Value]] = {}  # what is hidden, by what hides it
+        self._parts: Final[dict[tuple[Value, int], frozenset[object]]] = {}
+
+    def operands(self, op: Op, args: tuple[Value, ...]) -> tuple[Value, ...]:
+        """The operands of a sum, product or quotient, hidden where that makes a difference."""
+        if op is Op.FMA:
+            product = self._of(args[:2], _DEPTH)
+            args = (*args[:2], self._apart(args[2], product))
+        elif op in _SUMS:
+            x, y = args
+            if x is y:
+                return x, self._hide(y)
+            args = self._apart(x, self._within(y, _DEPTH)), self._apart(y, self._within(x, _DEPTH))
+        return tuple(self._hide(arg) if _is_zero(arg) else arg for arg in args)
+
+    def _hide(self, x: Value) -> Value:
+        w = self._write
+        hidden = w.bitcast(w.or_(w.bits(x), self._zero(x)), x.type)
+        self._hidden[hidden] = x
+        return hidden
+
+    def _apart(self, x: Value, other: frozenset[object]) -> Value:
+        """An operand, hidden if it is a sum that shares a part with another."""
+        sum_ = x.args[0] if x.op is Op.NEG else x
+        if sum_.op not in _SUMS or not self._within(x, _DEPTH) & other:
+            return x
+        return self._hide(x)
+
+    def _within(self, x: Value, depth: int) -> frozenset[object]:
+        """What a value is made up of, as far as sums, products and negations go."""
+        key = x, depth
+        found = self._parts.get(key)
+        if found is None:
+            found = self._parts[key] = self._found(x, depth)
+        return found
+
+    def _found(self, x: Value, depth: int) -> frozenset[object]:
+        x = self._hidden.get(x, x)
+        if x.op is Op.CONST:
+            return frozenset((_CONSTANT,))
+        if depth == 0 or x.op not in (*_SUMS, Op.NEG, Op.MUL):
+            return frozenset((x,))
+        return self._of(x.args, depth - 1) | {x}
+
+    def _of(self, args: tuple[Value, ...], depth: int) -> frozenset[object]:
+        parts: frozenset[object] = frozenset()
+        for arg in args:
+            parts |= self._within(arg, depth)
+        return parts
+
+
+def _is_zero(x: Value) -> bool:
+    return constant(x) == 0.0

@@ -1,0 +1,127 @@
+"""SPIR-V for a WebGPU device: the way from a canonical trace to words and what to bind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final, final
+
+from khaljit.backends.base import Target
+from khaljit.cache.artifact import Artifact
+from khaljit.codegen.caps import Caps
+from khaljit.codegen.legalise import legalise
+from khaljit.codegen.program import Program
+from khaljit.codegen.spirv.emit import SpirvEmitter
+from khaljit.codegen.webgpu.interface import Binding, Interface, Slot, Source
+from khaljit.codegen.webgpu.lower import PLAIN_VARIANT, Variant
+from khaljit.codegen.wgsl.emit import WgslEmitter
+from khaljit.tracer.dtypes import by_name
+from khaljit.tracer.errors import ArgumentValueError
+from khaljit.tracer.ir import Trace
+from khaljit.tracer.passes.pipeline import optimise
+from khaljit.tracer.text import print_trace
+
+__all__ = ["WebGpu", "interface_of", "plan_of"]
+
+STAGES: Final = ("trace", "lowered", "legal", "spirv", "wgsl")
+
+
+@final
+class WebGpu(Target):
+    """A device's capabilities.
+
+    Args:
+        caps: its row.
+        variant: which buffers the arrays share, and whether workgroups are counted on one line.
+    """
+
+    def __init__(self, caps: Caps, variant: Variant = PLAIN_VARIANT) -> None:
+        self.caps: Final = caps
+        self.variant: Final = variant
+        self.name = caps.name
+
+    def varied(self, **changes: Any) -> WebGpu:
+        """The same device with another variant of the program."""
+        return WebGpu(self.caps, replace(self.variant, **changes))
+
+    def key_parts(self) -> Mapping[str, bytes]:
+        """Capabilities, limits and variant."""
+        caps = self.caps
+        limits = (caps.max_workgroup, caps.max_workgroup_size, caps.shared_bytes, caps.immediates)
+        return {"target": f"{caps.name} {limits} {self.variant}".encode()}
+
+    def legal(self, trace: Trace) -> Trace:
+        """The trace as the code generators take it."""
+        return legalise(optimise(trace), self.caps)
+
+    def compile(self, trace: Trace) -> Artifact:
+        """The words of a SPIR-V module, and its interface."""
+        program = SpirvEmitter(self.caps, self.variant).emit(self.legal(trace))
+        return Artifact(program.binary, plan_of(program), None, text=program.text)
+
+    def stages(self) -> tuple[str, ...]:
+        """What `show` can print."""
+        return STAGES
+
+    def show(self, trace: Trace, stage: str) -> str:
+        """A stage of the compilation as text."""
+        if stage == "trace":
+            return print_trace(trace)
+        if stage == "lowered":
+            return print_trace(optimise(trace))
+        legal = self.legal(trace)
+        if stage == "legal":
+            return print_trace(legal)
+        if stage == "spirv":
+            return SpirvEmitter(self.caps, self.variant).emit(legal).text
+        if stage == "wgsl":
+            return WgslEmitter(self.caps, self.variant).emit(legal).text
+        raise ArgumentValueError(
+            f"{self.name} has no stage {stage!r}", mend=f"its stages are {', '.join(STAGES)}"
+        )
+
+
+def plan_of(program: Program) -> dict[str, Any]:
+    """What a launch needs of a program, as JSON."""
+    interface = program.interface
+    assert interface is not None
+    return {
+        "entry": program.entry,
+        "workgroup": list(program.workgroup),
+        "bindings": [
+            [list(one.arrays), one.writable, one.size, one.used] for one in interface.bindings
+        ],
+        "report": interface.report,
+        "uniform": interface.uniform,
+        "slots": [
+            [
+                [one.source.kind, one.source.number, one.source.axis, one.source.half],
+                one.dtype.name,
+                one.at,
+                one.size,
+            ]
+            for one in interface.slots
+        ],
+        "size": interface.size,
+        "folded": interface.folded,
+        "whole": interface.whole,
+    }
+
+
+def interface_of(plan: Mapping[str, Any]) -> Interface:
+    """The interface again."""
+    return Interface(
+        bindings=tuple(
+            Binding(tuple(arrays), writable, size, used)
+            for arrays, writable, size, used in plan["bindings"]
+        ),
+        report=plan["report"],
+        uniform=plan["uniform"],
+        slots=tuple(
+            Slot(Source(*source), by_name(dtype), at, size)
+            for source, dtype, at, size in plan["slots"]
+        ),
+        size=plan["size"],
+        folded=plan["folded"],
+        whole=plan["whole"],
+    )
