@@ -18,7 +18,7 @@ from benchmarks.measure import interleaved, machine
 from benchmarks.workloads import IMPLEMENTATIONS, PEERS, SIZES, WORKLOADS, Workload
 
 README: Final = Path(__file__).with_name("README.md")
-BEGIN: Final = f"<!-- {THREADS} threads, written by python -m benchmarks --readme -->"
+BEGIN: Final = f"<!-- threads: {THREADS}; written by python -m benchmarks --readme -->"
 END: Final = "<!-- end -->"
 STRICT_PEERS: Final = ("NumPy", "Numba")
 WIDTH: Final = 150
@@ -71,8 +71,10 @@ def _short(rate: float) -> str:
 
 
 def _write(rows: Sequence[Sequence[str]], size: str, rounds: int) -> None:
-    """Replace what stands between the marks of the README."""
+    """Put the table between the marks of the README, or behind everything if it has none yet."""
     text = README.read_text()
+    if BEGIN not in text:
+        text = f"{text}\n## Threads: {THREADS}\n\n{BEGIN}\n{END}\n"
     before, rest = text.split(BEGIN)
     after = rest.split(END, 1)[1]
     lines = [HEADINGS, ["---"] * 2 + ["--:"] * (len(HEADINGS) - 2), *rows]

@@ -32,8 +32,9 @@ def test_workload(
     case.verify(implementation)
     benchmark.group = name
     measure(benchmark, case.runner(implementation))
-    if benchmark.stats is not None:  # None where benchmarks are disabled
-        rate = case.work / benchmark.stats.stats.median
+    measured: Any = benchmark.stats  # None where benchmarks are disabled
+    if measured is not None:
+        rate = case.work / measured.stats.median
         benchmark.extra_info[case.workload.unit] = round(rate, 3)
 
 

@@ -71,7 +71,8 @@ def test_tracing(operations: int, stage: str, benchmark: BenchmarkFixture) -> No
     assert abs(count - operations) <= 0.15 * operations
     benchmark.group = f"tracing {operations} operations"
     benchmark(_stages(operations)[stage])
-    if benchmark.stats is not None:  # None where benchmarks are disabled
-        fastest = benchmark.stats.stats.min
+    measured: Any = benchmark.stats  # None where benchmarks are disabled
+    if measured is not None:
+        fastest = measured.stats.min
         benchmark.extra_info["us per operation"] = round(1e6 * fastest / count, 2)
         assert stage != "whole" or 1e3 * fastest < CASES[operations][1]

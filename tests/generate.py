@@ -437,8 +437,8 @@ class _Maker:
         yes, no = (self.operand(flow, dtype, depth) for _ in range(2))
         if self.chance(0.5):
             return f"kj.select({condition}, {yes}, {no})"
-        if self.chance(0.2):
-            no = self.literal(dtype)
+        if self.chance(0.2):  # the cast since in plain Python a literal stays one
+            return f"{name_of(dtype)}({yes} if {condition} else {self.literal(dtype)})"
         return f"({yes} if {condition} else {no})"
 
     def call(self, flow: _Flow, dtype: DType, depth: int) -> str:
@@ -446,7 +446,8 @@ class _Maker:
         if not found or self.indexing:
             return self.same_type(flow, dtype, depth)
         name, types, _ = self.rng.choice(found)
-        return f"{name}({', '.join(self.expression(flow, one, depth) for one in types)})"
+        given = ", ".join(self.expression(flow, one, depth) for one in types)
+        return f"{name_of(dtype)}({name}({given}))"  # it may return a literal
 
     def other(self, flow: _Flow, dtype: DType, depth: int) -> str:
         """Bits and the rarer functions."""
@@ -823,16 +824,17 @@ class _Maker:
         flow = _Flow({}, together=self.workgroup is not None)
         self._memories(flow)
         self.depth = 0
-        broken = rng.randrange(4) if defect else None
-        for nth in range(5):
-            if nth == broken:
-                self.depth = 1
-                self._defect(defect or "")
-                self.depth = 0
-            self.block(flow, max(1, self.size // 3))
-        self.depth = 1
-        for name, dtype in list(flow.known.items())[-8:]:
-            self.write(f"out_{dtype.name}[i, {rng.randrange(3)}] = {name}")
+        if defect is not None:
+            self.depth = 1
+            self._defect(defect)
+            self.depth = 0
+        reached = True
+        for _ in range(5):
+            reached = reached and self.block(flow, max(1, self.size // 3))
+        if reached or self.chance(0.3):
+            self.depth = 1
+            for name, dtype in list(flow.known.items())[-8:]:
+                self.write(f"out_{dtype.name}[i, {rng.randrange(3)}] = {name}")
 
     def _place(self) -> None:
         """The number of this invocation among all."""

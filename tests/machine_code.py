@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import llvmlite.binding as llvm  # type: ignore[import-untyped]  # it has no types
+import llvmlite.binding as llvm
 
 __all__ = ["COUNTING", "compile_object"]
 

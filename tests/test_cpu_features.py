@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-import llvmlite.binding as llvm  # type: ignore[import-untyped]  # it has no types
+import llvmlite.binding as llvm
 import pytest
 
 from khaljit.backends.cpu import features

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from random_traces import random_trace
+from tests.random_traces import random_trace
 
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import i32

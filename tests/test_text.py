@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from building import edge_values
-from random_traces import random_trace
+from tests.building import edge_values
+from tests.random_traces import random_trace
 
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import ALL, DType, f32, i32, index

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 import pytest
-from random_traces import random_trace
+from tests.random_traces import random_trace
 
 from khaljit.tracer.dtypes import bool_, f32, i32, index
 from khaljit.tracer.errors import InternalError, Site

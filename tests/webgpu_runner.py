@@ -25,7 +25,15 @@ from khaljit.tracer.floats import Array
 from khaljit.tracer.ir import Access, ArrayParam, Element, Memory, Options, Space, Trace
 from khaljit.tracer.ops import Op
 
-__all__ = ["BARE", "FEATURES", "adapter_reason", "device_caps", "run", "subgroup_size"]
+__all__ = [
+    "BARE",
+    "FEATURES",
+    "adapter_reason",
+    "device_caps",
+    "rounds_exactly",
+    "run",
+    "subgroup_size",
+]
 
 FEATURES = (
     "shader-int64",
@@ -56,6 +64,11 @@ def adapter_reason() -> str | None:
     except Exception as error:  # whatever wgpu raises: the test is skipped with its words
         return f"no WebGPU adapter: {error}"
     return None
+
+
+def rounds_exactly() -> bool:
+    """Whether the adapter divides and takes roots with correct rounding: a processor does."""
+    return bool(_adapter().info["adapter_type"] == "CPU")
 
 
 @functools.cache

@@ -22,6 +22,7 @@ from khaljit.codegen.ptx.ids import begin
 from khaljit.codegen.ptx.memory import STATIC_SHARED, declare_memories
 from khaljit.codegen.ptx.pointers import plan_pointers, writes
 from khaljit.codegen.ptx.private import private_atomics
+from khaljit.codegen.ptx.trips import count_trips
 from khaljit.tracer.ir import Trace, effects, values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.schedule import schedule
@@ -57,7 +58,7 @@ class PtxEmitter:
 
     def emit(self, trace: Trace) -> Program:
         """The module of a legal trace."""
-        trace = private_atomics(trace)
+        trace = count_trips(private_atomics(trace))
         shape = trace.workgroup or _chosen_shape(trace)
         items = schedule(trace).items
         plan = plan_pointers(trace, items)

@@ -34,6 +34,7 @@ from khaljit.tracer.ops import Op
 __all__ = ["Sums"]
 
 _SUMS: Final = frozenset({Op.ADD, Op.SUB, Op.FMA})
+_PRODUCTS: Final = frozenset({Op.MUL, Op.FMA})
 _DEPTH: Final = 4
 _CONSTANT: Final = "constant"
 
@@ -56,7 +57,7 @@ class Sums:
     def operands(self, op: Op, args: tuple[Value, ...]) -> tuple[Value, ...]:
         """The operands of a sum, product or quotient, hidden where that makes a difference."""
         if op is Op.FMA:
-            product = self._of(args[:2], _DEPTH)
+            product = self._of(_factors(args[:2]), _DEPTH)
             args = (*args[:2], self._apart(args[2], product))
         elif op in _SUMS:
             x, y = args
@@ -92,13 +93,21 @@ class Sums:
             return frozenset((_CONSTANT,))
         if depth == 0 or x.op not in (*_SUMS, Op.NEG, Op.MUL):
             return frozenset((x,))
-        return self._of(x.args, depth - 1) | {x}
+        args = x.args
+        if x.op in _PRODUCTS:
+            args = (*_factors(args[:2]), *args[2:])
+        return self._of(args, depth - 1) | {x}
 
     def _of(self, args: tuple[Value, ...], depth: int) -> frozenset[object]:
         parts: frozenset[object] = frozenset()
         for arg in args:
             parts |= self._within(arg, depth)
         return parts
+
+
+def _factors(args: tuple[Value, ...]) -> tuple[Value, ...]:
+    """The factors of a product that count: weighted sums have constants in common, harmlessly."""
+    return tuple(arg for arg in args if arg.op is not Op.CONST)
 
 
 def _is_zero(x: Value) -> bool:

@@ -43,10 +43,6 @@ class Target(ABC):
         """Optimise, legalise, emit and assemble a canonical trace."""
 
     @abstractmethod
-    def stages(self) -> tuple[str, ...]:
-        """Names that `show` takes."""
-
-    @abstractmethod
     def show(self, trace: Trace, stage: str) -> str:
         """The code at a stage, as text."""
 

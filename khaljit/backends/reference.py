@@ -39,10 +39,6 @@ class TraceTarget(Target):
         del trace
         return Artifact(b"", {}, None)
 
-    def stages(self) -> tuple[str, ...]:
-        """What `show` can print."""
-        return ("trace",)
-
     def show(self, trace: Trace, stage: str) -> str:
         """The trace as text."""
         if stage != "trace":

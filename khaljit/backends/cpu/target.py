@@ -11,24 +11,15 @@ from typing import Final, final
 
 from khaljit.backends.base import Target
 from khaljit.cache.artifact import Artifact
-from khaljit.codegen.caps import row
-from khaljit.codegen.cost import cost
-from khaljit.codegen.legalise import legalise
 from khaljit.codegen.llvm.target import CpuTarget
-from khaljit.codegen.program import Program
-from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.ir import Trace
-from khaljit.tracer.passes.pipeline import optimise
-from khaljit.tracer.text import print_trace
 
 __all__ = ["Cpu"]
-
-STAGES: Final = ("trace", "lowered", "legal", "llvm", "asm")
 
 
 @final
 class Cpu(Target):
-    """A processor."""
+    """A processor. What compiles is imported where it is needed: a warm process needs none."""
 
     def __init__(self, target: CpuTarget) -> None:
         self.cpu: Final = target
@@ -40,22 +31,16 @@ class Cpu(Target):
         text = f"{cpu.level} {','.join(cpu.all_features)} {cpu.system}"
         return {"target": text.encode()}
 
-    def legal(self, trace: Trace) -> Trace:
-        """The trace as the code generator takes it."""
-        return legalise(optimise(trace), row(f"llvm:{self.cpu.level}"))
-
-    def emit(self, legal: Trace) -> Program:
-        """LLVM IR for a legal trace."""
-        from khaljit.codegen.llvm.emit import LlvmEmitter
-
-        return LlvmEmitter(self.cpu).emit(legal)
-
     def compile(self, trace: Trace) -> Artifact:
         """Object code, with what its launch needs."""
+        from khaljit.backends import stages
+        from khaljit.codegen.caps import row
+        from khaljit.codegen.cost import cost
         from khaljit.codegen.llvm.assemble import assemble
+        from khaljit.codegen.llvm.emit import LlvmEmitter
 
-        legal = self.legal(trace)
-        program = self.emit(legal)
+        legal = stages.legal(trace, row(f"llvm:{self.cpu.level}"))
+        program = LlvmEmitter(self.cpu).emit(legal)
         plan = {
             "entry": program.entry,
             "item": list(program.item),
@@ -67,28 +52,18 @@ class Cpu(Target):
         payload = assemble(program.text, self.cpu)
         return Artifact(payload, plan, ("llvmlite", _llvmlite_version() or ""), text=program.text)
 
-    def stages(self) -> tuple[str, ...]:
-        """What `show` can print."""
-        return STAGES
-
     def show(self, trace: Trace, stage: str) -> str:
-        """A stage of the compilation as text."""
-        if stage == "trace":
-            return print_trace(trace)
-        if stage == "lowered":
-            return print_trace(optimise(trace))
-        if stage == "legal":
-            return print_trace(self.legal(trace))
-        text = self.emit(self.legal(trace)).text
-        if stage == "llvm":
-            return text
-        if stage == "asm":
-            from khaljit.codegen.llvm.assemble import disassembly
+        """A stage of the compilation as text: the common ones, ``llvm`` and ``asm``."""
+        from khaljit.backends import stages
+        from khaljit.codegen.caps import row
+        from khaljit.codegen.llvm.assemble import disassembly
+        from khaljit.codegen.llvm.emit import LlvmEmitter
 
-            return disassembly(text, self.cpu)
-        raise ArgumentValueError(
-            f"{self.name} has no stage {stage!r}", mend=f"its stages are {', '.join(STAGES)}"
-        )
+        def llvm(legal: Trace) -> str:
+            return LlvmEmitter(self.cpu).emit(legal).text
+
+        codes = {"llvm": llvm, "asm": lambda legal: disassembly(llvm(legal), self.cpu)}
+        return stages.show(trace, stage, self.name, row(f"llvm:{self.cpu.level}"), codes)
 
     def tool_version(self, name: str) -> str | None:
         """The installed llvmlite, found without importing it."""

@@ -14,18 +14,12 @@ from khaljit.backends.base import Target
 from khaljit.backends.cuda import assemble as assembling
 from khaljit.cache.artifact import Artifact
 from khaljit.codegen.caps import row
-from khaljit.codegen.legalise import legalise
 from khaljit.codegen.program import Program
 from khaljit.codegen.ptx.arch import ARCHITECTURES
-from khaljit.codegen.ptx.emit import PtxEmitter
 from khaljit.tracer.errors import ArgumentValueError, DeviceError
 from khaljit.tracer.ir import Trace
-from khaljit.tracer.passes.pipeline import optimise
-from khaljit.tracer.text import print_trace
 
 __all__ = ["Cuda", "architecture_for"]
-
-STAGES: Final = ("trace", "lowered", "legal", "ptx", "sass")
 
 
 def architecture_for(major: int, minor: int) -> str:
@@ -74,17 +68,9 @@ class Cuda(Target):
         keep = os.environ.get("KHALJIT_CUDA_KEEP_PTX") == "1"
         return {"target": f"{self.name} folded={self.folded} ptx={keep}".encode()}
 
-    def legal(self, trace: Trace) -> Trace:
-        """The trace as the code generator takes it."""
-        return legalise(optimise(trace), row(f"ptx:{self.architecture}"))
-
-    def emit(self, legal: Trace) -> Program:
-        """PTX for a legal trace."""
-        return PtxEmitter(self.architecture, folded=self.folded).emit(legal)
-
     def compile(self, trace: Trace) -> Artifact:
         """A cubin where a tool is here, else PTX; with what the launch needs."""
-        program = self.emit(self.legal(trace))
+        program = self._program(trace)
         payload, tool = assembling.assemble(program.text, self.architecture)
         plan = {
             "entry": program.entry,
@@ -94,26 +80,25 @@ class Cuda(Target):
         }
         return Artifact(payload, plan, tool, text=program.text)
 
-    def stages(self) -> tuple[str, ...]:
-        """What `show` can print."""
-        return STAGES
+    def _program(self, trace: Trace) -> Program:
+        from khaljit.backends import stages
+
+        return self._emitted(stages.legal(trace, row(f"ptx:{self.architecture}")))
+
+    def _emitted(self, legal: Trace) -> Program:
+        from khaljit.codegen.ptx.emit import PtxEmitter  # a warm process compiles nothing
+
+        return PtxEmitter(self.architecture, folded=self.folded).emit(legal)
 
     def show(self, trace: Trace, stage: str) -> str:
-        """A stage of the compilation as text."""
-        if stage == "trace":
-            return print_trace(trace)
-        if stage == "lowered":
-            return print_trace(optimise(trace))
-        if stage == "legal":
-            return print_trace(self.legal(trace))
-        text = self.emit(self.legal(trace)).text
-        if stage == "ptx":
-            return text
-        if stage == "sass":
-            return disassembly(text, self.architecture)
-        raise ArgumentValueError(
-            f"{self.name} has no stage {stage!r}", mend=f"its stages are {', '.join(STAGES)}"
-        )
+        """A stage of the compilation as text: the common ones, ``ptx`` and ``sass``."""
+        from khaljit.backends import stages
+
+        def ptx(legal: Trace) -> str:
+            return self._emitted(legal).text
+
+        codes = {"ptx": ptx, "sass": lambda legal: disassembly(ptx(legal), self.architecture)}
+        return stages.show(trace, stage, self.name, row(f"ptx:{self.architecture}"), codes)
 
     def tool_version(self, name: str) -> str | None:
         """The version of nvJitLink or ptxas here."""

@@ -326,7 +326,7 @@ class _Download:
 
     def ready(self) -> bool:
         self._device.poll()
-        return self._mapping._state != "pending"  # which no public name tells without waiting
+        return bool(self._mapping._state != "pending")  # no public name tells without waiting
 
     def take(self) -> np.ndarray[Any, Any]:
         if self._staging.map_state != "mapped":

@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, final
 
 from khaljit.backends.base import Target
 from khaljit.cache.artifact import Artifact
 from khaljit.codegen.caps import Caps
-from khaljit.codegen.legalise import legalise
 from khaljit.codegen.program import Program
-from khaljit.codegen.spirv.emit import SpirvEmitter
 from khaljit.codegen.webgpu.interface import Binding, Interface, Slot, Source
 from khaljit.codegen.webgpu.lower import PLAIN_VARIANT, Variant
-from khaljit.codegen.wgsl.emit import WgslEmitter
 from khaljit.tracer.dtypes import by_name
-from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.ir import Trace
-from khaljit.tracer.passes.pipeline import optimise
-from khaljit.tracer.text import print_trace
 
 __all__ = ["WebGpu", "interface_of", "plan_of"]
-
-STAGES: Final = ("trace", "lowered", "legal", "spirv", "wgsl")
 
 
 @final
@@ -50,35 +42,25 @@ class WebGpu(Target):
         limits = (caps.max_workgroup, caps.max_workgroup_size, caps.shared_bytes, caps.immediates)
         return {"target": f"{caps.name} {limits} {self.variant}".encode()}
 
-    def legal(self, trace: Trace) -> Trace:
-        """The trace as the code generators take it."""
-        return legalise(optimise(trace), self.caps)
-
     def compile(self, trace: Trace) -> Artifact:
         """The words of a SPIR-V module, and its interface."""
-        program = SpirvEmitter(self.caps, self.variant).emit(self.legal(trace))
+        from khaljit.backends import stages
+        from khaljit.codegen.spirv.emit import SpirvEmitter  # a warm process compiles nothing
+
+        program = SpirvEmitter(self.caps, self.variant).emit(stages.legal(trace, self.caps))
         return Artifact(program.binary, plan_of(program), None, text=program.text)
 
-    def stages(self) -> tuple[str, ...]:
-        """What `show` can print."""
-        return STAGES
-
     def show(self, trace: Trace, stage: str) -> str:
-        """A stage of the compilation as text."""
-        if stage == "trace":
-            return print_trace(trace)
-        if stage == "lowered":
-            return print_trace(optimise(trace))
-        legal = self.legal(trace)
-        if stage == "legal":
-            return print_trace(legal)
-        if stage == "spirv":
-            return SpirvEmitter(self.caps, self.variant).emit(legal).text
-        if stage == "wgsl":
-            return WgslEmitter(self.caps, self.variant).emit(legal).text
-        raise ArgumentValueError(
-            f"{self.name} has no stage {stage!r}", mend=f"its stages are {', '.join(STAGES)}"
-        )
+        """A stage of the compilation as text: the common ones, ``spirv`` and ``wgsl``."""
+        from khaljit.backends import stages
+        from khaljit.codegen.spirv.emit import SpirvEmitter
+        from khaljit.codegen.wgsl.emit import WgslEmitter
+
+        codes: dict[str, Callable[[Trace], str]] = {
+            "spirv": lambda legal: SpirvEmitter(self.caps, self.variant).emit(legal).text,
+            "wgsl": lambda legal: WgslEmitter(self.caps, self.variant).emit(legal).text,
+        }
+        return stages.show(trace, stage, self.name, self.caps, codes)
 
 
 def plan_of(program: Program) -> dict[str, Any]:
