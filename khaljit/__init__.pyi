@@ -7,7 +7,7 @@ of the package.
 """
 
 import builtins
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import (
     Annotated,
@@ -65,6 +65,8 @@ from khaljit.tracer.errors import (
 from khaljit.tracer.errors import (
     TraceError as TraceError,
 )
+
+__all__: list[str]
 
 _T = TypeVar("_T")
 _E = TypeVar("_E")
@@ -167,6 +169,7 @@ class _Vector(Generic[_E]):
     def __getattr__(self, name: str) -> Any: ...
     def __setattr__(self, name: str, value: Any) -> None: ...
     def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[_E]: ...
     def __getitem__(self, key: int) -> _E: ...
     def __setitem__(self, key: int, value: Any) -> None: ...
     def __neg__(self) -> Self: ...

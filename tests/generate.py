@@ -371,9 +371,9 @@ class _Maker:
     def operand(self, flow: _Flow, dtype: DType, depth: int) -> str:
         """An expression in brackets where it needs them."""
         text = self.expression(flow, dtype, depth)
-        return text if text.isidentifier() or text.endswith(")") and text.startswith("kj.") and (
+        return text if text.isidentifier() or (text.endswith(")") and text.startswith("kj.") and (
             text.count("(") == 1
-        ) else f"({text})"
+        )) else f"({text})"
 
     def expression(self, flow: _Flow, dtype: DType, depth: int | None = None) -> str:
         if depth is None:
@@ -623,9 +623,7 @@ class _Maker:
             found += ["break", "continue"]
         if self.nesting == 0:
             return []
-        if flow.returns is not None:
-            found.append("return")
-        elif self.in_kernel and not self.barriers:
+        if flow.returns is not None or (self.in_kernel and not self.barriers):
             found.append("return")
         return found
 

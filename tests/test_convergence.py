@@ -6,7 +6,6 @@ import linecache
 from pathlib import Path
 
 import pytest
-from tests.random_traces import random_trace
 
 from khaljit.tracer.build import Builder
 from khaljit.tracer.convergence import check
@@ -15,6 +14,7 @@ from khaljit.tracer.errors import Site, TraceError
 from khaljit.tracer.ir import Options, Trace, Value
 from khaljit.tracer.ops import Op
 from khaljit.tracer.text import parse
+from tests.random_traces import random_trace
 
 _HEAD = """kernel k workgroup={workgroup} index=32
 array a: i32[?] contiguous aligned same_shape=0 same_view=0

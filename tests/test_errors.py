@@ -92,7 +92,7 @@ def test_an_unfilled_closure_cell_is_named() -> None:
     def kernel(a: Any) -> None:
         a[0] = later
 
-    with pytest.raises(kj.TraceError, match="'later' of .*kernel has no value yet"):
+    with pytest.raises(kj.TraceError, match=r"'later' of .*kernel has no value yet"):
         kernel[1](np.zeros(1, np.float32))
     later = 1
 
@@ -131,6 +131,11 @@ def free(a: Any, b: Any) -> None:
     a[0] = b
 
 
+# The calls below are wrong on purpose, which type checkers would see.
+jit: Any = kj.jit
+saxpy_: Any = saxpy
+numbers_: Any = numbers
+free_: Any = free
 X, Y = np.zeros(8, np.float32), np.ones(8, np.float32)
 I = np.zeros(8, np.int32)  # noqa: E741
 READ_ONLY = np.zeros(8, np.float32)
@@ -139,51 +144,83 @@ UNALIGNED = np.zeros(33, np.uint8)[1:].view(np.float32)
 PACKED = np.zeros(8, np.dtype([("x", np.float32), ("tag", np.uint8)]))["x"]
 
 CALLS: dict[str, tuple[Any, type[Exception], str]] = {
-    "too few": (lambda: saxpy[8](X, Y), TypeError, "missing a required argument: 'a'"),
-    "too many": (lambda: saxpy[8](X, Y, 1, 2), TypeError, "too many positional"),
-    "keyword": (lambda: saxpy[8](X, Y, b=1), TypeError, "missing a required argument"),
-    "twice": (lambda: saxpy[8](X, Y, 1, x=X), TypeError, "multiple values"),
-    "dtype": (lambda: saxpy[8](X.astype("f8"), Y, 1), TypeError, "kj.Array1[f32] and got an array of f64"),
-    "ndim": (lambda: saxpy[8](X.reshape(2, 4), Y, 1), TypeError, "got an array with 2 axes"),
-    "0-d": (lambda: saxpy[8](np.float32(1), Y, 1), TypeError, "parameter x expects"),
-    "list": (lambda: saxpy[8]([1.0], Y, 1), TypeError, "got a list"),
-    "none": (lambda: saxpy[8](object(), Y, 1), TypeError, "got a object"),
-    "swapped": (lambda: saxpy[8](X.astype(">f4"), Y, 1), TypeError, "got a NumPy array of >f4"),
-    "object": (lambda: saxpy[8](X.astype(object), Y, 1), TypeError, "got a NumPy array of object"),
-    "masked": (lambda: saxpy[8](np.ma.masked_array(X), Y, 1), TypeError, "a masked array"),
-    "read-only": (lambda: saxpy[8](X, READ_ONLY, 1), ValueError, "writes parameter y, and got a read-only"),
-    "unaligned": (lambda: saxpy[8](UNALIGNED, Y, 1), ValueError, "not aligned to 4 bytes"),
-    "packed": (lambda: saxpy[8](PACKED, Y, 1), ValueError, "no multiples of 4 bytes"),
-    "overlap": (lambda: saxpy[8](Y[1:], Y[:-1], 1), ValueError, "parameters x and y overlap in part"),
-    "array for number": (lambda: saxpy[8](X, Y, X), TypeError, "parameter a expects f32"),
-    "number for array": (lambda: saxpy[8](1.0, Y, 1), TypeError, "parameter x expects kj.Array1[f32] and got the float 1.0"),
-    "string for number": (lambda: saxpy[8](X, Y, "1"), TypeError, "got a str"),
-    "large float": (lambda: saxpy[8](X, Y, 1e300), OverflowError, "expects f32 and got 1e+300"),
-    "out of range": (lambda: numbers[1](I, 300, True), OverflowError, "expects u8 and got 300, which is not between 0 and 255"),
-    "negative": (lambda: numbers[1](I, -1, True), OverflowError, "not between 0 and 255"),
-    "float for int": (lambda: numbers[1](I, 1.5, True), TypeError, "expects u8 and got the float 1.5"),
-    "nan for int": (lambda: numbers[1](I, float("nan"), True), TypeError, "got the float nan"),
-    "int for bool": (lambda: numbers[1](I, 1, 2), TypeError, "expects bool and got the int 2"),
-    "wide int": (lambda: free[1](I, 2**40), OverflowError, "annotate the parameter (b: kj.i64)"),
-    "complex": (lambda: free[1](I, 1j), TypeError, "got a complex"),
-    "dict": (lambda: free[1](I, {}), TypeError, "got a dict"),
-    "no grid": (lambda: saxpy(X, Y, 1), TypeError, "write saxpy[n](...)"),
-    "negative grid": (lambda: saxpy[-1], ValueError, "the grid -1 is negative"),
-    "float grid": (lambda: saxpy[8.0], TypeError, "the grid 8.0 holds a float"),
-    "bool grid": (lambda: saxpy[True], TypeError, "holds a bool"),
-    "long grid": (lambda: saxpy[1, 2, 3, 4], ValueError, "has 4 axes"),
-    "empty grid": (lambda: saxpy[()], ValueError, "has 0 axes"),
-    "huge grid": (lambda: saxpy[2**70], ValueError, "is too large"),
-    "string grid": (lambda: saxpy["8"], TypeError, "holds a str"),
-    "groups without size": (lambda: saxpy[kj.Workgroups(2)], ValueError, "counts workgroups, and the backend chooses"),
-    "workgroup": (lambda: kj.jit(workgroup=0)(lambda a: None), ValueError, "workgroup=0"),
-    "workgroup axes": (lambda: kj.jit(workgroup=(1, 2, 3, 4))(lambda a: None), ValueError, "up to three"),
-    "not a function": (lambda: kj.jit(3), TypeError, "applied to a int"),
-    "star": (lambda: kj.jit(lambda *a: None)[1](X), TypeError, "takes *a"),
+    "too few": (lambda: saxpy_[8](X, Y), TypeError, "missing a required argument: 'a'"),
+    "too many": (lambda: saxpy_[8](X, Y, 1, 2), TypeError, "too many positional"),
+    "keyword": (lambda: saxpy_[8](X, Y, b=1), TypeError, "missing a required argument"),
+    "twice": (lambda: saxpy_[8](X, Y, 1, x=X), TypeError, "multiple values"),
+    "dtype": (
+        lambda: saxpy_[8](X.astype("f8"), Y, 1),
+        TypeError,
+        "kj.Array1[f32] and got an array of f64",
+    ),
+    "ndim": (lambda: saxpy_[8](X.reshape(2, 4), Y, 1), TypeError, "got an array with 2 axes"),
+    "0-d": (lambda: saxpy_[8](np.float32(1), Y, 1), TypeError, "parameter x expects"),
+    "list": (lambda: saxpy_[8]([1.0], Y, 1), TypeError, "got a list"),
+    "none": (lambda: saxpy_[8](object(), Y, 1), TypeError, "got a object"),
+    "swapped": (lambda: saxpy_[8](X.astype(">f4"), Y, 1), TypeError, "got a NumPy array of >f4"),
+    "object": (lambda: saxpy_[8](X.astype(object), Y, 1), TypeError, "got a NumPy array of object"),
+    "masked": (lambda: saxpy_[8](np.ma.masked_array(X), Y, 1), TypeError, "a masked array"),
+    "read-only": (
+        lambda: saxpy_[8](X, READ_ONLY, 1),
+        ValueError,
+        "writes parameter y, and got a read-only",
+    ),
+    "unaligned": (lambda: saxpy_[8](UNALIGNED, Y, 1), ValueError, "not aligned to 4 bytes"),
+    "packed": (lambda: saxpy_[8](PACKED, Y, 1), ValueError, "no multiples of 4 bytes"),
+    "overlap": (
+        lambda: saxpy_[8](Y[1:], Y[:-1], 1),
+        ValueError,
+        "parameters x and y overlap in part",
+    ),
+    "array for number": (lambda: saxpy_[8](X, Y, X), TypeError, "parameter a expects f32"),
+    "number for array": (
+        lambda: saxpy_[8](1.0, Y, 1),
+        TypeError,
+        "parameter x expects kj.Array1[f32] and got the float 1.0",
+    ),
+    "string for number": (lambda: saxpy_[8](X, Y, "1"), TypeError, "got a str"),
+    "large float": (lambda: saxpy_[8](X, Y, 1e300), OverflowError, "expects f32 and got 1e+300"),
+    "out of range": (
+        lambda: numbers_[1](I, 300, True),
+        OverflowError,
+        "expects u8 and got 300, which is not between 0 and 255",
+    ),
+    "negative": (lambda: numbers_[1](I, -1, True), OverflowError, "not between 0 and 255"),
+    "float for int": (
+        lambda: numbers_[1](I, 1.5, True),
+        TypeError,
+        "expects u8 and got the float 1.5",
+    ),
+    "nan for int": (lambda: numbers_[1](I, float("nan"), True), TypeError, "got the float nan"),
+    "int for bool": (lambda: numbers_[1](I, 1, 2), TypeError, "expects bool and got the int 2"),
+    "wide int": (lambda: free_[1](I, 2**40), OverflowError, "annotate the parameter (b: kj.i64)"),
+    "complex": (lambda: free_[1](I, 1j), TypeError, "got a complex"),
+    "dict": (lambda: free_[1](I, {}), TypeError, "got a dict"),
+    "no grid": (lambda: saxpy_(X, Y, 1), TypeError, "write saxpy[n](...)"),
+    "negative grid": (lambda: saxpy_[-1], ValueError, "the grid -1 is negative"),
+    "float grid": (lambda: saxpy_[8.0], TypeError, "the grid 8.0 holds a float"),
+    "bool grid": (lambda: saxpy_[True], TypeError, "holds a bool"),
+    "long grid": (lambda: saxpy_[1, 2, 3, 4], ValueError, "has 4 axes"),
+    "empty grid": (lambda: saxpy_[()], ValueError, "has 0 axes"),
+    "huge grid": (lambda: saxpy_[2**70], ValueError, "is too large"),
+    "string grid": (lambda: saxpy_["8"], TypeError, "holds a str"),
+    "groups without size": (
+        lambda: saxpy_[kj.Workgroups(2)],
+        ValueError,
+        "counts workgroups, and the backend chooses",
+    ),
+    "workgroup": (lambda: jit(workgroup=0)(lambda a: None), ValueError, "workgroup=0"),
+    "workgroup axes": (
+        lambda: jit(workgroup=(1, 2, 3, 4))(lambda a: None),
+        ValueError,
+        "up to three",
+    ),
+    "not a function": (lambda: jit(3), TypeError, "applied to a int"),
+    "star": (lambda: jit(lambda *a: None)[1](X), TypeError, "takes *a"),
     "device kind": (lambda: kj.device("gpu"), ValueError, "no kind of device called 'gpu'"),
     "device number": (lambda: kj.device("cpu:3"), ValueError, "there is one cpu device"),
     "threads": (lambda: kj.device("cpu", threads=0), ValueError, "threads=0"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", CALLS)

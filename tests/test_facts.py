@@ -1,4 +1,4 @@
-"""Kernels whose results are known from KHAL, the system that khaljit re-imagines, on every device."""
+"""Kernels whose results are known from KHAL, which khaljit re-imagines, on every device."""
 
 from __future__ import annotations
 
@@ -150,9 +150,7 @@ def test_an_unguarded_kernel_with_a_rounded_up_grid_touches_nothing_else() -> No
 
 def test_random_indices_out_of_range_read_zero_and_write_nothing(rng: np.random.Generator) -> None:
     @kj.jit
-    def scatter(
-        a: kj.Array1[kj.i32], where: kj.Array1[kj.i64], seen: kj.Array1[kj.i32]
-    ) -> None:
+    def scatter(a: kj.Array1[kj.i32], where: kj.Array1[kj.i64], seen: kj.Array1[kj.i32]) -> None:
         i = kj.global_id(0)
         seen[i] = a[where[i]]
         a[where[i]] = 9

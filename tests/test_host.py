@@ -146,7 +146,7 @@ def test_copies_of_strided_and_overlapping_views(device: Device) -> None:
     """NVIDIA/warp#1384."""
     values = np.arange(24, dtype=np.int32).reshape(4, 6)
     array, other = device.array(values), device.zeros((6, 4), kj.i32)
-    transposed = kj.Array(device, other.buffer, kj.i32, (4, 6), (4, 16))
+    transposed: kj.Array[Any] = kj.Array(device, other.buffer, other.dtype, (4, 6), (4, 16))
     encoder = device.encoder()
     encoder.copy(array, transposed)
     encoder.copy(array[::-1, :2], array[:, 2:4])

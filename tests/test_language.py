@@ -385,7 +385,7 @@ def test_walrus_and_nested_functions_and_lambdas(rng: Rng) -> None:
                 return x
             return 2 * x
 
-        bump = lambda x: x + 1 if x > 0 else x - 1  # noqa: E731
+        bump: Any = lambda x: x + 1 if x > 0 else x - 1  # noqa: E731
         if (y := twice(a[i])) > 4:
             a[i] = bump(y)
         else:
@@ -533,7 +533,7 @@ def test_a_captured_list_that_is_iterated_is_guarded_as_a_whole() -> None:
 
 
 def test_an_unchanged_world_is_recorded_once() -> None:
-    settings = {"factor": 3, "steps": [1, 2]}
+    settings: dict[str, Any] = {"factor": 3, "steps": [1, 2]}
     scene = Scene(2)
 
     @kj.jit
@@ -945,7 +945,7 @@ def test_vectors_of_arrays_with_a_trailing_axis(rng: Rng) -> None:
         v[i].x += 10.0
 
     p, v = rng.random((19, 3), np.float32), rng.random((19, 3), np.float32)
-    expected_p = p + np.float32([1, 0, 0])
+    expected_p = p + np.array([1, 0, 0], np.float32)
     expected_p = (expected_p.astype(np.float64) + v * np.float64(0.5)).astype(np.float32)
     expected_v = np.stack([v[:, 0] + np.float32(10), v[:, 1], v[:, 0]], 1)
     kernel[19](p, v, 0.5)
@@ -1120,7 +1120,7 @@ def test_python_math_and_numpy_functions_mean_what_they_say(rng: Rng) -> None:
     kernel[40](a, out)
     tens = np.float32(10) * a
     hundreds = (np.float32(100) * a).astype(np.int32)
-    close = {"rtol": 1e-6, "atol": 1e-6}
+    close: dict[str, Any] = {"rtol": 1e-6, "atol": 1e-6}
     np.testing.assert_allclose(out[:, 0], np.sqrt(a) + 1, **close)
     np.testing.assert_allclose(out[:, 1], np.minimum(a, 0.25) + np.maximum(a, 0.5), **close)
     np.testing.assert_allclose(out[:, 2], a + np.rint(a) + tens.astype(np.int32), **close)

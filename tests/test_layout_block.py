@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from tests.building import array_param, kernel
 from khaljit.codegen.layout import SLOT, ParameterBlock
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import f32, i32, u8
 from khaljit.tracer.ir import Trace
+from tests.building import array_param, kernel
 
 
 def example() -> Trace:

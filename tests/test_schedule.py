@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from tests.random_traces import random_trace
 
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import i32
@@ -11,6 +10,7 @@ from khaljit.tracer.ir import Access, Options, Region, Trace, Value, effects, re
 from khaljit.tracer.ops import Op
 from khaljit.tracer.schedule import CODELESS, Schedule, schedule
 from khaljit.tracer.text import parse
+from tests.random_traces import random_trace
 
 _HEAD = """kernel k index=32
 array a: i32[?] contiguous aligned same_shape=0 same_view=0

@@ -11,8 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.building import edge_values
-from tests.random_traces import random_trace
 
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import ALL, DType, f32, i32, index
@@ -34,6 +32,8 @@ from khaljit.tracer.ir import (
 from khaljit.tracer.numerics import memory_type
 from khaljit.tracer.ops import OPS, Op
 from khaljit.tracer.text import canonical, describe, parse, print_trace
+from tests.building import edge_values
+from tests.random_traces import random_trace
 
 
 @pytest.mark.parametrize("seed", range(120))

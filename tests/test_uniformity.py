@@ -6,13 +6,13 @@ from collections import defaultdict
 
 import numpy as np
 import pytest
-from tests.random_traces import random_trace
 
 from khaljit.tracer.interpret import interpret
 from khaljit.tracer.ir import Trace, Value, values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.text import parse
 from khaljit.tracer.uniformity import MAX_STRIDE, Scope, Uniformity, analyse
+from tests.random_traces import random_trace
 
 _HEAD = """kernel k workgroup={workgroup} index={bits}
 array a: i32[?] contiguous aligned same_shape=0 same_view=0

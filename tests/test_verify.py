@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Callable
 
 import pytest
-from tests.random_traces import random_trace
 
 from khaljit.tracer.dtypes import bool_, f32, i32, index
 from khaljit.tracer.errors import InternalError, Site
@@ -24,6 +23,7 @@ from khaljit.tracer.ir import (
 from khaljit.tracer.ops import Op
 from khaljit.tracer.text import parse
 from khaljit.tracer.verify import verify
+from tests.random_traces import random_trace
 
 _HEAD = """kernel k workgroup=4,1,1 index=32
 array a: i32[?] contiguous aligned same_shape=0 same_view=0

@@ -1,11 +1,11 @@
 """Loops over a range with a step count their iterations, so that the assembler can unroll them.
 
-Before, where ``%step`` is above 0 or the loop is left after one iteration::
+Before::
 
     loop (%i = %start, %s = %x) {
         if (ge %i %n) { break %s }
         %t = ... %i ... %s ...
-        if (le (add %i %step) %i) { break %t }         # the counter would wrap
+        if (le (add %i %step) %i) { break %t }         # the counter wraps
         continue (add %i %step) %t
     }
 
@@ -18,7 +18,11 @@ After::
     }
 
 with the number of iterations computed before: a division, so not for a loop in another one. A loop
-that has a second exit is not unrolled, and waits for each of its loads in turn.
+that is not unrolled waits for each of its loads in turn, and one with a second exit, or a step that
+is no constant, is not.
+
+The second exit may be missing where the counter surely does not wrap: where the limit and a step
+above 0 are known to be small, as extents and counts of invocations are (`index_reach`).
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from typing import Final, final
 
 from khaljit.codegen.writing import UNSIGNED, Writer
 from khaljit.tracer.build import constant
-from khaljit.tracer.dtypes import DType
+from khaljit.tracer.dtypes import DType, index_reach
 from khaljit.tracer.ir import Region, Trace, Value, effects
 from khaljit.tracer.nesting import Place, places
 from khaljit.tracer.ops import Op
@@ -46,7 +50,7 @@ def count_trips(trace: Trace) -> Trace:
     for place in places(trace.body):
         for effect in place.region.body:
             if effect.op is Op.LOOP and not _in_loop(place):
-                stride = _match(effect)
+                stride = _match(effect, trace)
                 if stride is not None:
                     found[effect] = stride
     return _Trips(trace, found).run() if found else trace
@@ -63,37 +67,53 @@ def _in_loop(place: Place | None) -> bool:
 @final
 @dataclass(frozen=True, slots=True)
 class _Stride:
-    """What a loop goes through: from a parameter's start to a limit by a step."""
+    """What a loop goes through: from the start of a parameter to a limit by a step.
+
+    ``checks`` says whether its body ends in a second exit.
+    """
 
     number: int
     limit: Value
     step: Value
+    checks: bool
 
 
-def _match(loop: Value) -> _Stride | None:
+def _match(loop: Value, trace: Trace) -> _Stride | None:
     """What a loop goes through, if it has the form above."""
     (body,) = loop.regions
-    if len(body.body) < 2 or body.end.op is not Op.CONTINUE:
+    if not body.body or body.end.op is not Op.CONTINUE:
         return None
     head, last = _exit(body.body[0]), _exit(body.body[-1])
-    if head is None or last is None or any(map(_is_heavy, body.body[1:-1])):
+    checks = len(body.body) > 1 and last is not None
+    if head is None or any(map(_is_heavy, body.body[1 : len(body.body) - checks])):
         return None
     counter, limit = _compared(head[0], Op.GE, Op.LT)
-    following, same = _compared(last[0], Op.LE, Op.GT)
-    if counter not in body.params or same is not counter or following is None or limit is None:
+    if counter not in body.params or counter is None or limit is None:
         return None
     number = body.params.index(counter)
-    step = _step(counter, following)
-    if body.end.args[number] is not following or step is None or not counter.type.is_signed:
-        return None
+    step = _step(counter, body.end.args[number])
     inside = _inside(body)
-    if limit in inside or step in inside:
+    if step is None or not counter.type.is_signed or limit in inside or step in inside:
         return None
+    stride = _Stride(number, limit, step, checks)
+    if not checks:
+        known = constant(step) not in (None, 1) or _counts(step, trace)
+        return stride if known and _most(limit, trace) + _most(step, trace) <= 0 else None
+    assert last is not None
+    following, same = _compared(last[0], Op.LE, Op.GT)
+    wraps = following is body.end.args[number] and same is counter
+    return stride if wraps and _ends_alike(body, head[1], last[1], inside) else None
+
+
+def _ends_alike(
+    body: Region, head: tuple[Value, ...], last: tuple[Value, ...], inside: set[Value]
+) -> bool:
+    """Whether leaving at the end is the same as going on and leaving at the head."""
     after = dict(zip(body.params, body.end.args, strict=True))
-    leaves = (after.get(given) if given in after else given for given in head[1])
-    if any(given in inside and given not in after for given in head[1]):
-        return None
-    return _Stride(number, limit, step) if tuple(leaves) == last[1] else None
+    return all(
+        (after.get(one) is other) if one in after else (one is other and one not in inside)
+        for one, other in zip(head, last, strict=True)
+    )
 
 
 def _exit(branch: Value) -> tuple[Value, tuple[Value, ...]] | None:
@@ -121,6 +141,29 @@ def _step(counter: Value, following: Value) -> Value | None:
     step = second if first is counter else first
     number = constant(step)
     return step if step is not counter and (number is None or number > 0) else None
+
+
+def _most(value: Value, trace: Trace) -> int:
+    """By how much an extent, count or constant may be above half of what its type holds."""
+    reach = index_reach(value.type.bits)
+    number = constant(value)
+    if number is not None:
+        return int(number) - reach
+    if value.op is Op.SHAPE or _counts(value, trace):
+        return 0
+    return reach
+
+
+def _counts(value: Value, trace: Trace) -> bool:
+    """Whether a value is the number of invocations along an axis."""
+    factor = 1
+    while value.op in (Op.MUL, Op.SHL) and (number := constant(value.args[1])) is not None:
+        factor *= int(number) if value.op is Op.MUL else 1 << int(number)
+        value = value.args[0]
+    if value.op is not Op.ID or not isinstance(value.attr, tuple):
+        return False
+    name, axis = value.attr
+    return bool(name == "num_workgroups" and factor == (trace.workgroup or (1, 1, 1))[axis])
 
 
 def _is_heavy(effect: Value) -> bool:
@@ -179,7 +222,8 @@ class _Trips(Rewriter):
         builder.open()
         builder.end(Op.YIELD)
         builder.if_(self._write.ge(count, trips), leave, builder.close())
-        yield self.body(Region((), body.body[1:-1], body.end))
+        inner = body.body[1 : len(body.body) - stride.checks]
+        yield self.body(Region((), inner, body.end))
         builder.end(Op.CONTINUE, (self._write.add(count, 1), *self.all(body.end.args)))
         return builder.loop((zero, *initial), builder.close(), self.types(value))
 
