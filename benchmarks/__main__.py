@@ -35,6 +35,9 @@ def main(
     readme: Annotated[bool, typer.Option(help="write the table into the README")] = False,
 ) -> None:
     """Measure the workloads and print rates, and ratios to the best peer."""
+    unknown = {*(workloads or ()), size} - {*WORKLOADS, *SIZES}
+    if unknown:
+        raise typer.BadParameter(f"{', '.join(sorted(unknown))} is none of {', '.join(WORKLOADS)}")
     numba.set_num_threads(THREADS)
     console = Console(width=WIDTH)
     table = Table(*HEADINGS, title=machine())

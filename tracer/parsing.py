@@ -415,7 +415,7 @@ class _Parser:
             while self._accept(","):
                 args.append(self._operand())
         if op is Op.ATOMIC:
-            return tuple(args), AtomicAccess(leaf, checked, flat, guarded, kind, order)
+            return tuple(args), AtomicAccess(leaf, checked, flat, guarded, kind=kind, order=order)
         return tuple(args), Access(leaf, checked, flat, guarded)
 
     def _loop(self, results: tuple[tuple[str, DType], ...]) -> None:

@@ -315,13 +315,14 @@ class _Rewriter:
     def _with_else(self, node: ast.While | ast.For) -> list[ast.stmt]:
         """``else`` of a loop: a flag that `break` sets, and an ``if`` behind the loop."""
         flag = self._fresh("broke")
-        orelse, node.orelse = node.orelse, []
-        node.body = flag_breaks(node.body, flag)
+        # A copy: what is around the loop still looks for the jumps in its ``else``.
+        parts = {**fields(node), "body": flag_breaks(node.body, flag), "orelse": []}
+        bare = self._at(type(node)(**parts), node)
         start = self._assign(flag, ast.Constant(False), node)
         test = self._at(ast.UnaryOp(ast.Not(), self._at(ast.Name(flag, ast.Load()), node)), node)
-        behind = self._at(ast.If(test, orelse, []), orelse[0])
+        behind = self._at(ast.If(test, node.orelse, []), node.orelse[0])
         self._local.add(flag)
-        return [start, *self.statement(node), *self.statement(behind)]
+        return [start, *self.statement(bare), *self.statement(behind)]
 
     def _do_Break(self, node: ast.Break) -> list[ast.stmt]:  # noqa: N802
         return self._jump(self._loops[-1], "break_", node, self._locals(node))

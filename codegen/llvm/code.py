@@ -66,12 +66,14 @@ class Code:
         w: writes the text.
         lanes: how a subgroup is split into vectors.
         values: what is held so far.
-        uniformity: what is equal over which invocations.
+        uniformity: what is equal over which invocations, a row of lanes being a subgroup.
+        whole: the same, all rows together being a subgroup.
         items: for each region what is computed there, in order.
         arena: hands out scratch memory.
         places: where each memory is.
         used: the values that something reads.
         ids: names of the scalars of lane 0 for each id, as (name, axis).
+        row_ids: names of the scalars of each part for the ids that differ from row to row.
         mask: the active lanes; at least one is.
         bail: label of the general version of the code that is being generated, to which control
             may go back as long as nothing has been written; None where there is no way back.
@@ -89,11 +91,13 @@ class Code:
     lanes: Lanes
     values: Values
     uniformity: Uniformity
+    whole: Uniformity
     items: dict[Region, tuple[Value, ...]]
     arena: Arena = field(default_factory=Arena)
     places: dict[tuple[Space, int], Place] = field(default_factory=dict)
     used: frozenset[Value] = frozenset()
     ids: dict[tuple[str, int], str] = field(default_factory=dict)
+    row_ids: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     mask: Mask = None
     bail: str | None = None
     bailed: bool = False
@@ -115,12 +119,18 @@ class Code:
         return self.lanes.count == 1
 
     def stride(self, value: Value) -> int | None:
-        """How a value grows from lane to lane; 0 where it is uniform, None where it varies."""
+        """How a value grows along a row; 0 where it is the same, None where it varies."""
         return 0 if self.scalar else self.uniformity.stride[value]
 
     def uniform(self, value: Value) -> bool:
         """Whether a value is the same in all active lanes."""
-        return self.scalar or self.uniformity.scope[value] <= Scope.SUBGROUP
+        return self.scalar or self.whole.scope[value] <= Scope.SUBGROUP
+
+    def told(self, value: Value) -> int | None:
+        """The stride of a value that one scalar tells wherever it flows; None for all others."""
+        if self.lanes.rows == 1 or self.scalar:
+            return self.stride(value)
+        return 0 if self.uniform(value) else None
 
     def place(self, memory: Memory) -> Place:
         return self.places[memory.space, memory.number]

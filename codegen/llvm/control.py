@@ -190,6 +190,8 @@ class Walk:
         stride = code.stride(value)
         if stride is not None and all(operand.affine for operand in operands):
             return Held(value.type, self._scalar(value, operands), stride)
+        if stride is not None and all(operand.linear for operand in operands):
+            return self._by_parts(value, operands, stride)
         vectors = [code.values.vector(operand) for operand in operands]
         if value.op is Op.SELECT and operands[0].uniform:
             return self._select_vectors(value, operands[0].base, vectors)
@@ -199,6 +201,16 @@ class Walk:
 
     def _scalar(self, value: Value, operands: list[Held]) -> str:
         return compute(self.w, SCALAR, value, tuple(operand.base for operand in operands))
+
+    def _by_parts(self, value: Value, operands: list[Held], stride: int) -> Held:
+        """By a scalar instruction for each part; parts with the same operands share it."""
+        made: dict[Names, str] = {}
+        of_parts = zip(*(self.code.values.bases(operand) for operand in operands), strict=True)
+        keys = list(of_parts)
+        for key in keys:
+            if key not in made:
+                made[key] = compute(self.w, SCALAR, value, key)
+        return Held(value.type, stride=stride, bases=tuple(made[key] for key in keys))
 
     def _select_vectors(self, value: Value, condition: str, vectors: list[tuple[str, ...]]) -> Held:
         """By a scalar condition, all lanes at once."""
@@ -220,6 +232,9 @@ class Walk:
         assert isinstance(value.attr, tuple)
         stride = self.code.stride(value)
         assert stride is not None
+        bases = self.code.row_ids.get(value.attr)
+        if bases is not None:
+            return Held(value.type, stride=stride, bases=bases)
         base = self.code.ids[value.attr]
         return Held(value.type, base, stride, literal=stride == 0 and not base.startswith("%"))
 
@@ -266,7 +281,7 @@ class Walk:
         return TYPES[value.type] if self._told_by_one(value) else lanes.width.type(value.type)
 
     def _told_by_one(self, value: Value) -> bool:
-        return self.code.stride(value) is not None
+        return self.code.told(value) is not None
 
     def _names(self, target: Value, held: Held) -> Names:
         """A value in the form that the parameter or result it flows to has."""
@@ -284,7 +299,7 @@ class Walk:
 
     def _held(self, target: Value, names: Names) -> Held:
         if self._told_by_one(target):
-            return Held(target.type, names[0], self.code.stride(target) or 0)
+            return Held(target.type, names[0], self.code.told(target) or 0)
         return Held(target.type, parts=names)
 
     def _results(self, node: Value) -> list[Value]:
@@ -542,7 +557,7 @@ class Walk:
         ends = own_ends(body)
         loop = Loop(
             node,
-            apart=not code.scalar and code.uniformity.exits[node] > Scope.SUBGROUP,
+            apart=not code.scalar and code.whole.exits[node] > Scope.SUBGROUP,
             several=sum(end.op is Op.CONTINUE for end in ends) > 1,
             header=self.w.label(),
             latch=Escape(self.w.label()),

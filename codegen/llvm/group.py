@@ -297,7 +297,7 @@ class _Group:
     def _context(self, value: Value) -> str:
         """The pointer to a value's context in the current subgroup."""
         code = self.code
-        size = 8 if code.stride(value) is not None else value.type.size * code.lanes.count
+        size = 8 if code.told(value) is not None else value.type.size * code.lanes.count
         if value not in self._contexts:
             self._contexts[value] = code.arena.take(size * subgroup_count(code))
         base = code.at("%arena", self._contexts[value])
@@ -305,13 +305,13 @@ class _Group:
         return self.w.let(f"getelementptr [{size} x i8], ptr {base}, {TYPES[code.index]} {number}")
 
     def _store_context(self, value: Value, held: Held) -> None:
-        if self.code.stride(value) is not None:
+        if self.code.told(value) is not None:
             self.code.store_scalar(self._context(value), value.type, held.base)
         else:
             self.code.store_parts(self._context(value), held)
 
     def _load_context(self, value: Value) -> Held:
-        stride = self.code.stride(value)
+        stride = self.code.told(value)
         if stride is None:
             return self.code.load_parts(self._context(value), value.type)
         return Held(value.type, self.code.load_slot(self._context(value), value.type), stride)

@@ -1,8 +1,10 @@
-"""How the code holds values: one scalar for all lanes, a scalar with a stride, or vectors.
+"""How the code holds values: one scalar for all lanes, scalars with a stride, or vectors.
 
-The lanes of a subgroup are split over ``parts`` vectors of ``per_part`` lanes each. A value that
-is the same in all lanes is one scalar; one that grows by a fixed stride from lane to lane is the
-scalar of lane 0; any other is a tuple of vectors. The vector form of the first two is made when
+The lanes of a subgroup are split over ``parts`` vectors of ``per_part`` lanes each. They lie along
+x, or in several ``rows`` of equal length below one another. A value that is the same in all lanes
+is one scalar; one that grows by a fixed stride along x and is the same in all rows is the scalar
+of lane 0; one that does so in each part by itself is a scalar per part; any other is a tuple of
+vectors. The vector form of the first two is made when
 it is first asked for, and forgotten at the end of the scope that asked, since code after it need
 not come that way. Masks are tuples of vectors; None where all lanes are active.
 """
@@ -31,15 +33,17 @@ class Held:
 
     Attributes:
         dtype: its type.
-        base: name of the scalar that lane 0 has; empty where only the vectors exist.
-        stride: what is added from lane to lane, where ``base`` is there.
-        parts: names of the vectors, where ``base`` is not there.
+        base: name of the scalar that lane 0 has; empty where there is none.
+        stride: what is added from lane to lane, where there are scalars.
+        bases: names of the scalars that the first lane of each part has, if they need telling.
+        parts: names of the vectors, where there are no scalars.
         literal: ``base`` is a constant's text.
     """
 
     dtype: DType
     base: str = ""
     stride: int = 0
+    bases: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     literal: bool = False
 
@@ -49,8 +53,13 @@ class Held:
 
     @property
     def affine(self) -> bool:
-        """Uniform, or growing by a stride from lane to lane."""
+        """Uniform, or growing by a stride along x and the same in all rows."""
         return bool(self.base)
+
+    @property
+    def linear(self) -> bool:
+        """Growing by a stride from lane to lane, in each part at least."""
+        return bool(self.base or self.bases)
 
 
 @final
@@ -61,6 +70,8 @@ class Lanes:
         count: number of lanes.
         per_part: lanes of a vector.
         parts: number of vectors.
+        rows: number of rows that they lie in.
+        across: lanes of a row.
         width: of the vectors.
         mask: the type of a vector of a mask.
 
@@ -69,8 +80,13 @@ class Lanes:
     block to block.
     """
 
-    def __init__(self, writer: Writer, per_part: int, parts: int, mask_type: str) -> None:
+    def __init__(
+        self, writer: Writer, per_part: int, across: int, rows: int, mask_type: str
+    ) -> None:
+        parts = across * rows
         self.w: Final = writer
+        self.rows: Final = rows
+        self.across: Final = per_part * across
         self._mask_type: Final = mask_type
         self.per_part: Final = per_part
         self.parts: Final = parts
@@ -85,16 +101,27 @@ class Lanes:
         zeros = f"<{self.per_part} x i32> zeroinitializer"
         return self.w.let(f"shufflevector {vector} {one}, {vector} poison, {zeros}")
 
-    def iota(self, type_: str, part: int, stride: int = 1) -> str:
-        """The constant vector of the lanes' numbers times a stride, wrapped to the type."""
+    def iota(self, type_: str, part: int) -> str:
+        """The constant vector of the lanes' numbers."""
+        return self.steps(type_, part * self.per_part)
+
+    def steps(self, type_: str, first: int, stride: int = 1) -> str:
+        """The constant vector ``first``, ``first + 1`` ... times a stride, wrapped to the type."""
         bits = int(type_[1:])
         half = 1 << bits - 1
-        first = part * self.per_part
         numbers = (
             ((lane * stride + half) % (2 * half)) - half
             for lane in range(first, first + self.per_part)
         )
         return "<" + ", ".join(f"{type_} {number}" for number in numbers) + ">"
+
+    def along(self, part: int) -> int:
+        """How far along x a part begins."""
+        return part * self.per_part % self.across
+
+    def row(self, part: int) -> int:
+        """Which row a part is in."""
+        return part * self.per_part // self.across
 
     # Masks.
 
@@ -315,11 +342,35 @@ class Values:
 
     def _spread(self, held: Held) -> tuple[str, ...]:
         lanes, type_ = self.lanes, TYPES[held.dtype]
-        splat = lanes.splat(type_, held.base)
-        if held.stride == 0:
-            return (splat,) * lanes.parts
         t = lanes.width.of(type_)
-        return tuple(
-            lanes.w.let(f"add {t} {splat}, {lanes.iota(type_, part, held.stride)}")
-            for part in range(lanes.parts)
-        )
+        splats: dict[str, str] = {}
+        made: dict[tuple[str, int], str] = {}
+        parts = []
+        for part in range(lanes.parts):
+            base = held.bases[part] if held.bases else held.base
+            along = self._along(held, part)
+            if base not in splats:
+                splats[base] = lanes.splat(type_, base)
+            if (base, along) not in made:
+                made[base, along] = splats[base]
+                if held.stride:
+                    steps = lanes.steps(type_, along, held.stride)
+                    made[base, along] = lanes.w.let(f"add {t} {splats[base]}, {steps}")
+            parts.append(made[base, along])
+        return tuple(parts)
+
+    def _along(self, held: Held, part: int) -> int:
+        return 0 if held.bases or not held.stride else self.lanes.along(part)
+
+    def bases(self, held: Held) -> tuple[str, ...]:
+        """The scalars that the first lane of each part has, of a value that is linear."""
+        if held.bases:
+            return held.bases
+        lanes, type_ = self.lanes, TYPES[held.dtype]
+        made: dict[int, str] = {0: held.base}
+        for part in range(lanes.parts):
+            along = self._along(held, part)
+            if along not in made:
+                step = along * held.stride
+                made[along] = lanes.w.let(f"add {type_} {held.base}, {step}")
+        return tuple(made[self._along(held, part)] for part in range(lanes.parts))

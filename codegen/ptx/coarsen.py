@@ -1,0 +1,317 @@
+"""Kernels that go over arrays element by element get four elements a thread, for wide accesses.
+
+Before, with a workgroup that the kernel cannot see::
+
+    if (lt %i (shape x 0)) { store y[%i] (f (load x[%i])) }
+
+After, in a grid of a quarter of the threads, each of which is ``%t``::
+
+    %i = 4 * %t
+    if (and (lt (%i + 3) (shape x 0)) (lt (%i + 3) (number of invocations))) {
+        %a, %b, %c, %d = load x[%i], x[%i + 1], x[%i + 2], x[%i + 3]     # one access
+        ...
+        store y[%i] (f %a), y[%i + 1] (f %b), ...                        # one access
+    } else {
+        loop (%k = %i) { as before for %k, while it is below %i + 4 and the number of invocations }
+    }
+
+Invocations run in any order, so those of one thread may run side by side. It is done where it pays:
+all that is read and written at the id is contiguous, aligned, and of scalars of one width, and
+little is computed in between.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+from khaljit.tracer.build import Builder
+from khaljit.tracer.dtypes import DType, bool_, i32, i64
+from khaljit.tracer.ir import Access, Region, Space, Trace, Value, values
+from khaljit.tracer.ops import OPS, Op
+
+__all__ = ["ELEMENTS", "coarsen"]
+
+ELEMENTS: Final = 4  # that a thread does
+
+_MOST_OPERATIONS: Final = 64
+_MOST_DEPTH: Final = 4
+_WIDE: Final = 16  # bytes of an access
+# Leaves that are the same in all invocations.
+_GRID: Final = frozenset({Op.CONST, Op.SCALAR, Op.SHAPE, Op.STRIDE, Op.MEMORY})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Under:
+    """What happens where a condition holds, or where it does not."""
+
+    condition: Value
+    holds: bool
+    inside: tuple[Value | _Under, ...]
+
+
+def coarsen(trace: Trace) -> Trace | None:
+    """The trace with four invocations to a thread; None where that is not to be done."""
+    if trace.workgroup is not None:
+        return None
+    plan = _Plan(trace)
+    return plan.build() if plan.suits() else None
+
+
+@final
+class _Plan:
+    """What a kernel does, as far as that has the form above."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._trace: Final = trace
+        self._order: Final = values(trace.body)
+        self._fixed: Final[dict[Value, bool]] = {}
+        for value in self._order:
+            self._fixed[value] = value.op in _GRID or (
+                not value.is_effect
+                and value.op is not Op.ID
+                and bool(value.args)
+                and all(self._fixed[arg] for arg in value.args)
+            )
+
+    # Whether it is done.
+
+    def suits(self) -> bool:
+        found = self._tree(trace := self._trace.body, 0)
+        if found is None or trace.end.op not in (Op.YIELD, Op.RETURN):
+            return False
+        self._found = found
+        work = [value for value in self._order if value.args and not value.is_effect]
+        ids = {value.attr for value in self._order if value.op is Op.ID}
+        accesses = [value for value in self._order if value.op in (Op.LOAD, Op.STORE)]
+        wide = [value for value in accesses if not self._fixed[value.indices[0]]]
+        return (
+            ids == {("global", 0)}
+            and len(work) <= _MOST_OPERATIONS
+            and len(accesses) == len([value for value in self._order if _is_own_effect(value)])
+            and bool(wide)
+            and all(map(self._is_wide, wide))
+            and any(_scalar(value).size * ELEMENTS <= _WIDE for value in wide)
+        )
+
+    def _is_wide(self, access: Value) -> bool:
+        """Whether an access is at the id itself, in an aligned array of scalars."""
+        memory = access.memory
+        return (
+            memory.space is Space.ARRAY
+            and self._trace.arrays[memory.number].aligned
+            and len(memory.element.leaves) == 1
+            and memory.element.size == memory.element.align
+            and access.indices[0].op is Op.ID
+        )
+
+    def _tree(self, region: Region, depth: int) -> tuple[Value | _Under, ...] | None:
+        """A region's effects, with the branches on how far the id goes; None for other branches."""
+        return self._rest(region.body, depth)
+
+    def _rest(
+        self, effects: tuple[Value, ...], depth: int
+    ) -> tuple[Value | _Under, ...] | None:
+        found: list[Value | _Under] = []
+        for position, effect in enumerate(effects):
+            if effect.op is not Op.IF:
+                found.append(effect)
+                continue
+            then, orelse = effect.regions
+            condition, ends = effect.args[0], (then.end.op, orelse.end.op)
+            if depth == _MOST_DEPTH or effect.attr:
+                return None
+            if ends == (Op.RETURN, Op.YIELD) and not then.body and not orelse.body:
+                rest = self._rest(effects[position + 1 :], depth + 1)
+                if rest is None or self._atoms(condition, holds=False) is None:
+                    return None
+                return (*found, _Under(condition, False, rest))
+            if ends != (Op.YIELD, Op.YIELD) or orelse.body:
+                return None
+            inside = self._rest(then.body, depth + 1)
+            if inside is None or self._atoms(condition, holds=True) is None:
+                return None
+            found.append(_Under(condition, True, inside))
+        return tuple(found)
+
+    def _atoms(self, condition: Value, *, holds: bool) -> list[Value] | None:
+        """Comparisons of the id with limits, which all are as one says; None for other conditions.
+
+        What holds for an id holds for all below it.
+        """
+        if condition.op is Op.NOT:
+            return self._atoms(condition.args[0], holds=not holds)
+        if condition.op is (Op.AND if holds else Op.OR) and condition.dtype is bool_:
+            both = [self._atoms(arg, holds=holds) for arg in condition.args]
+            first, second = both
+            return None if first is None or second is None else first + second
+        if condition.op is not (Op.LT if holds else Op.GE):
+            return None
+        at, limit = condition.args
+        if at.op is Op.BITCAST:
+            at = at.args[0]
+        return [condition] if at.op is Op.ID and self._fixed[limit] else None
+
+    # How.
+
+    def build(self) -> Trace:
+        trace = self._trace
+        builder = Builder()
+        dtype = i32 if trace.index_bits == 32 else i64
+        builder.open()
+        thread = builder.id("global")
+        thread = builder.pure(Op.ID, (), thread.attr, dtype)
+        first = builder.pure(Op.SHL, (thread, builder.const(dtype, 2)))
+        count = builder.pure(Op.ID, (), ("num_workgroups", 0), dtype)
+        places = [
+            builder.pure(Op.ADD, (first, builder.const(dtype, k))) if k else first
+            for k in range(ELEMENTS)
+        ]
+        instances = [_Instance(builder, place) for place in places]
+        last = instances[-1]
+        all_inside = builder.pure(Op.LT, (places[-1], count))
+        for condition, holds in self._conditions(self._found):
+            test = last.value(condition)
+            test = test if holds else builder.logical_not(test)
+            all_inside = builder.pure(Op.AND, (all_inside, test))
+        builder.open()
+        self._side_by_side(instances, self._found)
+        builder.end(Op.YIELD)
+        fast = builder.close()
+        builder.open()
+        self._one_by_one(builder, dtype, first, count)
+        builder.end(Op.YIELD)
+        builder.if_(all_inside, fast, builder.close())
+        builder.end(Op.YIELD)
+        return Trace(
+            trace.name,
+            trace.arrays,
+            trace.scalars,
+            None,
+            trace.index_bits,
+            trace.options,
+            builder.close(),
+            trace.sites,
+        )
+
+    def _conditions(self, found: tuple[Value | _Under, ...]) -> list[tuple[Value, bool]]:
+        """What has to hold for the last element, and so for all."""
+        result: list[tuple[Value, bool]] = []
+        for one in found:
+            if isinstance(one, _Under):
+                result.append((one.condition, one.holds))
+                result += self._conditions(one.inside)
+            elif one.guard is not None:
+                result += [(atom, True) for atom in self._assumed(one.guard)]
+        return list(dict.fromkeys(result))
+
+    def _assumed(self, guard: Value) -> list[Value]:
+        """The parts of a guard that are comparisons of the id with limits."""
+        return [part for part in _parts(guard) if self._atoms(part, holds=True) is not None]
+
+    def _side_by_side(
+        self, instances: list[_Instance], found: tuple[Value | _Under, ...]
+    ) -> None:
+        for one in found:
+            if isinstance(one, _Under):
+                self._side_by_side(instances, one.inside)
+                continue
+            rest = None
+            if one.guard is not None:
+                known = self._assumed(one.guard)
+                rest = [part for part in _parts(one.guard) if part not in known]
+            for instance in instances:
+                instance.access(one, rest)
+
+    def _one_by_one(self, builder: Builder, dtype: DType, first: Value, count: Value) -> None:
+        """A loop over the elements of a thread that are there."""
+        end = builder.pure(Op.ADD, (first, builder.const(dtype, ELEMENTS)))
+        end = builder.pure(Op.MIN, (end, count))
+        (place,) = builder.open((dtype,))
+        builder.open()
+        builder.end(Op.BREAK)
+        done = builder.close()
+        builder.open()
+        builder.end(Op.YIELD)
+        builder.if_(builder.pure(Op.GE, (place, end)), done, builder.close())
+        self._as_before(_Instance(builder, place), self._found)
+        following = builder.pure(Op.ADD, (place, builder.const(dtype, 1)))
+        builder.end(Op.CONTINUE, (following,))
+        builder.loop((first,), builder.close(), ())
+
+    def _as_before(self, instance: _Instance, found: tuple[Value | _Under, ...]) -> None:
+        builder = instance.builder
+        for one in found:
+            if not isinstance(one, _Under):
+                instance.access(one, None if one.guard is None else [one.guard])
+                continue
+            test = instance.value(one.condition)
+            builder.open()
+            self._as_before(instance, one.inside)
+            builder.end(Op.YIELD)
+            inside = builder.close()
+            builder.open()
+            builder.end(Op.YIELD)
+            test = test if one.holds else builder.logical_not(test)
+            builder.if_(test, inside, builder.close())
+
+
+def _is_own_effect(value: Value) -> bool:
+    return value.is_effect and value.op not in (Op.IF, Op.YIELD, Op.RETURN)
+
+
+def _scalar(access: Value) -> DType:
+    return dict(access.memory.element.leaves)[access.access.leaf]
+
+
+def _parts(condition: Value) -> list[Value]:
+    if condition.op is not Op.AND:
+        return [condition]
+    return [part for arg in condition.args for part in _parts(arg)]
+
+
+@final
+class _Instance:
+    """One invocation: its values in the new trace, where the id is a given value."""
+
+    def __init__(self, builder: Builder, place: Value) -> None:
+        self.builder: Final = builder
+        self._place: Final = place
+        self._known: Final[dict[Value, Value]] = {}
+
+    def value(self, old: Value) -> Value:
+        """The new value for an old one."""
+        known, stack = self._known, [old]
+        while stack:
+            top = stack[-1]
+            missing = [arg for arg in top.args if arg not in known]
+            if top in known or not missing:
+                stack.pop()
+                if top not in known:
+                    known[top] = self._built(top, tuple(known[arg] for arg in top.args))
+            else:
+                stack.extend(missing)
+        return known[old]
+
+    def _built(self, old: Value, args: tuple[Value, ...]) -> Value:
+        if old.op is Op.ID:
+            return self._place
+        self.builder.at = old.at
+        stated = old.dtype if OPS[old.op].result is None else None
+        return self.builder.pure(old.op, args, old.attr, stated)
+
+    def access(self, old: Value, guards: list[Value] | None) -> None:
+        """A load or store, under some of its guards."""
+        builder, access = self.builder, old.access
+        args = [self.value(old.args[0]), self.value(old.indices[0])]
+        if guards:
+            guard = self.value(guards[0])
+            for more in guards[1:]:
+                guard = builder.pure(Op.AND, (guard, self.value(more)))
+            args.append(guard)
+        args += [self.value(operand) for operand in old.operands]
+        builder.at = old.at
+        attr = Access(access.leaf, access.checked, access.flat, guarded=bool(guards))
+        built = builder.effect(old.op, tuple(args), attr, old.dtype)
+        self._known[old] = built

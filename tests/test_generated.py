@@ -1,0 +1,54 @@
+"""Generated programs: every device gives the same bits, and plain Python agrees.
+
+The first column is judged by plain Python, every other one by the interpreter. For more programs
+there is ``python -m tests.campaign``.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import khaljit as kj
+from khaljit.backends.base import Device
+from tests.agreement import verdict
+from tests.generate import DEFECTS, generate
+
+_PROGRAMS: Final = 150
+
+
+def test_generated_programs_mean_the_same_everywhere(device: Device, tmp_path: Path) -> None:
+    judge = kj.device("interpreter")
+    devices = [judge] if device is judge else [judge, device]
+
+    @settings(
+        max_examples=_PROGRAMS,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(st.integers(0, 2**40))
+    def agree(seed: int) -> None:
+        program = generate(seed)
+        assert verdict(program, tmp_path, devices) is None, program.source
+
+    agree()
+
+
+def test_programs_with_a_defect_are_refused_for_it(tmp_path: Path) -> None:
+    found = set()
+    seed = 0
+    while len(found) < len(DEFECTS):
+        program = generate(seed)
+        seed += 1
+        if program.defect is not None and program.defect not in found:
+            found.add(program.defect)
+            assert verdict(program, tmp_path, [kj.device("interpreter")]) is None, program.source
+
+
+def test_the_same_number_makes_the_same_program() -> None:
+    assert generate(7) == generate(7)
+    assert generate(7).source != generate(8).source
