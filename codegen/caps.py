@@ -49,6 +49,7 @@ class Caps:
         machine: where the generator carries some of ``dtypes`` in others, those it does not.
         collectives: subgroup operations that are taken as they are; others are composed.
         immediates: bytes of parameters that travel with a dispatch itself.
+        rounded: f32 is divided, and its roots are taken, with correct rounding.
         total_shifts: whether shifts are taken with any amount, past the width too.
         fast: operations that kernels with ``fastmath`` may use besides.
     """
@@ -66,6 +67,7 @@ class Caps:
     machine: frozenset[DType] = frozenset()
     collectives: frozenset[str] = frozenset()
     immediates: int = 0
+    rounded: bool = True
     total_shifts: bool = False
     fast: frozenset[tuple[Op, DType]] = frozenset()
 
@@ -159,11 +161,12 @@ def webgpu(
     subgroups: tuple[int, ...] = (4, 8, 16, 32, 64, 128),
     immediates: int = 0,
     fused: bool = True,
+    rounded: bool = True,
 ) -> Caps:
     """The row of a WebGPU device with some of its optional features and its limits.
 
-    ``fused`` says whether the driver's ``fma`` rounds once, which a device must be asked by running
-    it (``codegen/webgpu/probe.py``).
+    ``fused`` says whether the driver's ``fma`` rounds once, ``rounded`` whether it divides and takes
+    roots correctly: a device must be asked by running it (``codegen/webgpu/probe.py``).
 
     What the machine lacks of the integers is carried in 32-bit ones (``codegen/webgpu``). f64
     asks for 64-bit integers, too, since its bits must be had.
@@ -192,6 +195,8 @@ def webgpu(
     if not fused:
         ops -= {(Op.FMA, f32), (Op.FMA, f64)}
         known |= {"unfused"}
+    if not rounded:
+        known |= {"unrounded"}
     return Caps(
         name=":".join(("webgpu", "+".join(sorted(known)))) if known else "webgpu",
         dtypes=dtypes,
@@ -206,6 +211,7 @@ def webgpu(
         machine=dtypes - narrow - (frozenset() if "int64" in known else wide),
         collectives=collectives,
         immediates=immediates,
+        rounded=rounded,
     )
 
 

@@ -64,6 +64,7 @@ class Operand:
         dtype: the type of its elements, a dtype or a vector type.
         shape: of the axes that the kernel sees.
         strides: in units of the element's alignment.
+        address: of the first element; what tells places apart where a device has none.
     """
 
     name: str
@@ -71,6 +72,20 @@ class Operand:
     dtype: DType | VectorType
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    address: int
+
+    def span(self) -> tuple[int, int]:
+        """The addresses between which it lies."""
+        size, align = _sizes(self.dtype)
+        start, stop = self.address, self.address + size
+        for extent, stride in zip(self.shape, self.strides, strict=True):
+            if extent == 0:
+                return start, start
+            if stride < 0:
+                start += (extent - 1) * stride * align
+            else:
+                stop += (extent - 1) * stride * align
+        return start, stop
 
 
 class Signature(NamedTuple):
@@ -116,13 +131,7 @@ def _first_equal(items: Sequence[object]) -> tuple[int, ...]:
 
 
 def _view_of(operand: Operand) -> tuple[object, ...]:
-    owner = operand.owner
-    if isinstance(owner, np.ndarray):
-        place: object = owner.ctypes.data
-        kind: object = owner.dtype
-    else:
-        place, kind = (id(owner.buffer), owner.offset), owner.dtype
-    return place, kind, operand.shape, operand.strides
+    return operand.address, operand.dtype, operand.shape, operand.strides
 
 
 @final
@@ -254,7 +263,7 @@ class Parameters:
                 )
             shape, strides = shape[:last], strides[:last]
         self._check(name, annotation, kind, len(shape), array)
-        address = array.ctypes.data
+        address = array.__array_interface__["data"][0]  # cheaper than array.ctypes.data
         return self._operand(call, name, kind, array, shape, strides, address)
 
     def _no_dtype(
@@ -331,7 +340,7 @@ class Parameters:
         for extent, unit in zip(shape, units, strict=True):
             reach += (extent - 1) * abs(unit) if extent else 0
         call.extent = max(call.extent, reach, *shape)
-        call.operands.append(Operand(name, owner, kind, shape, units))
+        call.operands.append(Operand(name, owner, kind, shape, units, address))
         return array_entry(kind, len(shape), inner, address % 16 == 0)
 
     # Numbers.

@@ -170,8 +170,9 @@ class Array(_OfElements[_E]):
 
     @property
     def native(self) -> Any:
-        """The device's own handle of the memory: a NumPy array of bytes on the CPU."""
-        return self.buffer
+        """The device's own handle of the memory: a NumPy array of bytes on the CPU, the wgpu buffer
+        on WebGPU, the address on CUDA. What was enqueued before is submitted."""
+        return self.device.native_of(self)
 
     @property
     def alignment(self) -> int:

@@ -123,7 +123,7 @@ def load(device: Device, compiled: Compiled) -> Loaded:
         if found is not None:
             _LOADED.move_to_end(place)
             return found
-    found = device.load(compiled.artifact, compiled.trace)
+    found = device.load_artifact(compiled.artifact, compiled.trace)
     with _LOCK:
         _LOADED[place] = found
         while len(_LOADED) > MAX_LOADED:

@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import Any, Final
 
 from khaljit.backends.base import Device
@@ -119,7 +120,12 @@ def current_device() -> Device:
 
     What `use` set; else ``KHALJIT_DEVICE``; else the CPU.
     """
-    return _CURRENT.get() or device(os.environ.get("KHALJIT_DEVICE") or "cpu")
+    return _CURRENT.get() or _default(os.environ.get("KHALJIT_DEVICE") or "cpu")
+
+
+@lru_cache(maxsize=8)
+def _default(name: str) -> Device:
+    return device(name)
 
 
 class use:  # noqa: N801  # called like a function

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from khaljit.backends.base import Device, Loaded
 from khaljit.grids import Grid, Indirect
 from khaljit.profiling import profile_of
 
-__all__ = ["Dispatch"]
+__all__ = ["Dispatch", "Launch", "Launchable"]
 
 
 @final
@@ -36,6 +36,15 @@ class Dispatch:
     groups: Grid | Indirect
     written: Sequence[bool]
     strides: Sequence[bool]
+
+    def launch(self) -> None:
+        """Run it now: NumPy arrays on a device with memory of its own are staged."""
+        if self.device.has_own_memory and any(
+            isinstance(operand.owner, np.ndarray) for operand in self.operands
+        ):
+            self.run_staged()
+        else:
+            self.run()
 
     def run(self, label: str | None = None) -> None:
         """Enqueue it; an empty grid is nothing to do."""
@@ -59,11 +68,15 @@ class Dispatch:
         for operand, looked_at in zip(self.operands, self.strides, strict=True):
             host = operand.owner
             assert isinstance(host, np.ndarray)
-            place = (host.ctypes.data, operand.shape, operand.strides)
+            place = (operand.address, operand.shape, operand.strides)
             if place not in arrays:
                 arrays[place] = self.device.stage(host, operand, looked_at)
             array = arrays[place]
-            staged.append(Operand(operand.name, array, operand.dtype, operand.shape, array.units))
+            staged.append(
+                Operand(
+                    operand.name, array, operand.dtype, operand.shape, array.units, array.address
+                )
+            )
         Dispatch(
             self.kernel,
             self.device,
@@ -78,3 +91,37 @@ class Dispatch:
             if writes and isinstance(operand.owner, np.ndarray) and isinstance(there.owner, Array):
                 operand.owner[...] = there.owner.numpy().view(operand.owner.dtype)
         self.device.synchronize()
+
+
+class Launchable(Protocol):
+    """What can be launched on a grid: a kernel, recorded or hand-written."""
+
+    def launch(
+        self, groups: Grid | Indirect, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> None:
+        """Run on the device where the arrays live."""
+
+    def prepare(
+        self, groups: Grid | Indirect, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Dispatch:
+        """Everything about a launch but running it."""
+
+
+class Launch:
+    """A kernel with its grid; call it with the kernel's arguments."""
+
+    __slots__ = ("_groups", "_kernel")
+
+    def __init__(self, kernel: Launchable, groups: Grid | Indirect) -> None:
+        self._kernel = kernel
+        self._groups = groups
+
+    def __call__(self, *args: Any, **kwargs: Any) -> None:
+        self._kernel.launch(self._groups, args, kwargs)
+
+    def prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatch:
+        """The launch with its arguments, checked and compiled, to be run later."""
+        return self._kernel.prepare(self._groups, args, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<{self._kernel!r} with {self._groups} workgroups>"

@@ -23,7 +23,7 @@ from khaljit.arrays import Array
 from khaljit.backends.base import Device, Loaded, Target
 from khaljit.compiler import Compiled, compile_trace, load
 from khaljit.devices import current_device
-from khaljit.dispatch import Dispatch
+from khaljit.dispatch import Dispatch, Launch
 from khaljit.grids import Grid, Indirect, groups_of, parse_grid
 from khaljit.signatures import parse_signature
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
@@ -214,13 +214,7 @@ class Kernel:
         self, groups: Grid | Indirect, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         """Run on the device where the arrays live."""
-        dispatch = self.prepare(groups, args, kwargs)
-        if dispatch.device.has_own_memory and any(
-            isinstance(operand.owner, np.ndarray) for operand in dispatch.operands
-        ):
-            dispatch.run_staged()
-        else:
-            dispatch.run()
+        self.prepare(groups, args, kwargs).launch()
 
     def prepare(
         self, groups: Grid | Indirect, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -329,26 +323,6 @@ class Kernel:
         return {name: self._counts[name] for name in ("recorded", "compiled", "cached")}
 
 
-class Launch:
-    """A kernel with its grid; call it with the kernel's arguments."""
-
-    __slots__ = ("_groups", "_kernel")
-
-    def __init__(self, kernel: Kernel, groups: Grid | Indirect) -> None:
-        self._kernel = kernel
-        self._groups = groups
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        self._kernel.launch(self._groups, args, kwargs)
-
-    def prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatch:
-        """The launch with its arguments, checked and compiled, to be run later."""
-        return self._kernel.prepare(self._groups, args, kwargs)
-
-    def __repr__(self) -> str:
-        return f"<{self._kernel!r} with {self._groups} workgroups>"
-
-
 def _find(module: str, qualname: str) -> Kernel:
     import importlib
 
@@ -423,12 +397,13 @@ def _check_operands(kernel: str, operands: Sequence[Operand], written: Sequence[
 
 def _overlap(a: Operand, b: Operand) -> bool:
     """Whether two arrays share memory without being the same view."""
+    start, stop = a.span()
+    other_start, other_stop = b.span()
+    if start >= other_stop or other_start >= stop:
+        return False
+    if a.address == b.address and a.shape == b.shape and a.strides == b.strides:
+        return False
     one, other = _host(a), _host(b)
-    if 0 in a.shape or 0 in b.shape or not np.may_share_memory(one, other):
-        return False
-    same = one.ctypes.data == other.ctypes.data and a.shape == b.shape and a.strides == b.strides
-    if same:
-        return False
     try:
         return bool(np.shares_memory(one, other, max_work=OVERLAP_WORK))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:

@@ -231,7 +231,7 @@ class _Maker:
         self.types = (i32, *rng.sample(others, rng.randint(1, 4)))
         self.workgroup = rng.choice([None, None, (8,), (32,), (5,), (4, 3), (1,), (7, 2, 2)])
         self.unchecked = rng.random() < 0.15
-        self.contract = rng.random() < 0.5
+        self.contract = rng.random() < 0.35
         self.barriers = self.workgroup is not None and rng.random() < 0.5
         self.exchanged = False
         defect = rng.choice(list(DEFECTS)) if rng.random() < 0.04 else None

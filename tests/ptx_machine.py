@@ -194,10 +194,15 @@ class Machine:
             for number in range(blocks[0] * blocks[1] * blocks[2]):
                 rest, x = divmod(number, blocks[0])
                 z, y = divmod(rest, blocks[1])
-                self._block((x, y, z), shape, params, dynamic)
+                self._block((x, y, z), blocks, shape, params, dynamic)
 
     def _block(
-        self, at: tuple[int, int, int], shape: tuple[int, int, int], params: bytes, dynamic: int
+        self,
+        at: tuple[int, int, int],
+        blocks: tuple[int, int, int],
+        shape: tuple[int, int, int],
+        params: bytes,
+        dynamic: int,
     ) -> None:
         shared = Buffers()
         size = self._shared or dynamic
@@ -214,6 +219,7 @@ class Machine:
             if self._local:
                 local.add(bytearray(b"\x5a" * self._local), 4096)
             special = {f"%ctaid.{axis}": at[k] for k, axis in enumerate("xyz")}
+            special |= {f"%nctaid.{axis}": blocks[k] for k, axis in enumerate("xyz")}
             special |= {f"%tid.{axis}": place[k] for k, axis in enumerate("xyz")}
             special["%laneid"] = number % WARP
             state = State({}, special, self, params, shared, local, self._symbols, number % WARP)
@@ -776,10 +782,11 @@ def run_program(
     groups: tuple[int, int, int],
     *,
     folded: bool = False,
+    resident: int = 0,
 ) -> list[int]:
     """Launch a program over a grid of workgroups, changing the arrays in place; gives the report.
 
-    ``trace`` is the legal one.
+    ``trace`` is the legal one. A resident program is run by so many blocks.
     """
     machine, block = Machine(program.text), ParameterBlock.of(trace)
     report = np.zeros(REPORT_SLOTS, np.int64)
@@ -800,14 +807,21 @@ def run_program(
         data[offset : offset + len(raw)] = raw
     for offset, count in zip(block.groups, groups, strict=True):
         struct.pack_into("<q", data, offset, count)
+    if resident:
+        counts = bytearray(struct.pack("<3I", *groups))
+        struct.pack_into("<3q", data, block.groups[0], machine.buffers.add(counts), -1, -1)
     assert block.report is not None
     where = machine.buffers.add(memoryview(report.view(np.uint8).data))
     struct.pack_into("<q", data, block.report, where)
     seen = trace.workgroup or (1, 1, 1)
     x, y, z = (
-        -(-count * size // own)
-        for count, size, own in zip(groups, seen, program.workgroup, strict=True)
+        -(-count * size // (own * item))
+        for count, size, own, item in zip(
+            groups, seen, program.workgroup, program.item, strict=True
+        )
     )
     blocks = (x * y * z, 1, 1) if folded else (x, y, z)
+    if resident:
+        blocks = (resident, 1, 1)
     machine.launch(blocks, program.workgroup, bytes(data), program.shared)
     return [int(slot) for slot in report]

@@ -55,7 +55,7 @@ def legal(trace: Trace, level: str, *, optimised: bool = False) -> Trace:
 def compile_trace(
     trace: Trace,
     level: str | None = None,
-    lanes: tuple[int, int] | None = None,
+    lanes: tuple[int, int, int] | None = None,
     *,
     optimised: bool = False,
 ) -> Compiled:

@@ -692,7 +692,7 @@ def test_products_and_sums_are_not_fused() -> None:
 def test_checked_accesses_cost_nothing_in_full_subgroups() -> None:
     """One version without masks: the unmasked stores are there, guarded by scalar comparisons."""
     target = CpuTarget("x86-64-v4")
-    text = LlvmEmitter(target, (16, 1)).emit(legal(scale_and_add(True, False), target.level)).text
+    text = LlvmEmitter(target, (16, 1, 1)).emit(legal(scale_and_add(True, False), target.level)).text
     assert "store <16 x float>" in text
     assert text.count("@llvm.masked.store") == 1
 

@@ -30,6 +30,19 @@ TOGETHER: list[Shape] = [
 ]
 
 
+def chosen_lanes(rng: random.Random, workgroup: Shape | None) -> tuple[int, int, int] | None:
+    """Lanes of a vector, vectors of a row, and rows, as they fit a workgroup; or what suits it."""
+    if rng.random() < 0.3:
+        return None
+    across, rows = (64, 4) if workgroup is None else (extent & -extent for extent in workgroup[:2])
+    per_part = min(across, rng.choice((2, 4, 8, 16)))
+    return (
+        per_part,
+        rng.choice([k for k in (1, 2, 4) if k * per_part <= across]),
+        rng.choice([k for k in (1, 2, 4) if k <= rows]),
+    )
+
+
 def check(seed: int, *, barriers: bool) -> None:
     rng = random.Random(seed)
     workgroup = rng.choice(TOGETHER if barriers else ALONE)
@@ -37,7 +50,7 @@ def check(seed: int, *, barriers: bool) -> None:
     verify(trace)
     convergence.check(trace)
     level = rng.choice(levels_here())
-    lanes = rng.choice([None, (16, 4), (8, 1), (4, 2), (16, 2)]) if workgroup is None else None
+    lanes = chosen_lanes(rng, workgroup)
     groups = (rng.choice((1, 5, 64, 65, 130, 200)), rng.choice((1, 2, 3)), 1)
     if workgroup is not None:
         groups = (rng.randint(1, 3), rng.randint(1, 2), rng.randint(1, 2))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
@@ -12,13 +12,14 @@ from khaljit.codegen.caps import Caps, webgpu
 from khaljit.codegen.legalise import legalise
 from khaljit.codegen.webgpu.interface import Slot, Source
 from khaljit.codegen.webgpu.lower import PLAIN_VARIANT, Lowered, Variant, lower
-from khaljit.codegen.webgpu.probe import FACTORS, fma_probe, is_fused
+from khaljit.codegen.webgpu.probe import COUNT, judge, probe, questions
+from khaljit.tracer.build import Builder
 from khaljit.tracer.convergence import check
 from khaljit.tracer.dtypes import DType, bool_, f16, f32, i8, i16, i32, i64, u8, u16, u32, u64
 from khaljit.tracer.errors import InternalError, TraceError
 from khaljit.tracer.floats import Array
 from khaljit.tracer.interpret import interpret
-from khaljit.tracer.ir import Trace, values
+from khaljit.tracer.ir import Trace, Value, values
 from khaljit.tracer.ops import COMPARISONS, Op
 from khaljit.tracer.passes.pipeline import optimise
 from khaljit.tracer.verify import verify
@@ -262,8 +263,37 @@ def test_an_array_that_is_not_touched_needs_no_buffer() -> None:
     assert interface.report is None
 
 
-def test_the_probe_tells_fused_from_unfused() -> None:
-    data, out = np.array(FACTORS, np.float32), np.zeros(1, np.float32)
-    interpret(fma_probe(), [data, out], [], (1, 1, 1))
-    assert is_fused(float(out[0]))
-    assert not is_fused(float(np.float32(data[0] * data[1]) + data[2]))
+def test_the_probe_tells_how_a_driver_rounds() -> None:
+    arrays = questions()
+    interpret(probe(), arrays, [], (COUNT, 1, 1))
+    assert judge(arrays) == {"fused": True, "rounded": True}
+    x, y = arrays[:2]
+    arrays[2][0] = x[0] * x[0] - y[0]
+    arrays[3][7] = np.nextafter(arrays[3][7], np.float32(9))
+    assert judge(arrays) == {"fused": False, "rounded": False}
+
+
+@pytest.mark.parametrize("op", [Op.DIV, Op.SQRT])
+def test_corrected_division_and_roots_are_exact(op: Op) -> None:
+    """From starts that are exact; on a device from the driver's own."""
+    operands = (f32,) * (2 if op is Op.DIV else 1)
+    trace = pointwise(lambda b, *v: b.pure(op, v), operands, f32)
+    _same(trace, operands, f32, webgpu(rounded=False), op.value, 4000)
+
+
+def test_sums_with_nothing_in_common_are_not_hidden() -> None:
+    def parameters(make: Callable[..., Value], count: int) -> set[str]:
+        trace = legalise(optimise(pointwise(make, (f32,) * count, f32)), webgpu())
+        slots = lower(trace, webgpu(), PLAIN_VARIANT).interface.slots
+        return {slot.source.kind for slot in slots}
+
+    def weighted(b: Builder, x: Value, y: Value, z: Value) -> Value:
+        weight = b.const(f32, 0.25)
+        return b.pure(Op.FMA, (x, weight, b.pure(Op.FMA, (y, weight, z))))
+
+    def rounded(b: Builder, x: Value) -> Value:
+        shift = b.const(f32, 12582912.0)
+        return b.pure(Op.SUB, (b.pure(Op.ADD, (x, shift)), shift))
+
+    assert "zero" not in parameters(weighted, 3)
+    assert "zero" in parameters(rounded, 1)

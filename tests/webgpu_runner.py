@@ -18,7 +18,7 @@ from khaljit.codegen.legalise import legalise
 from khaljit.codegen.program import Program
 from khaljit.codegen.webgpu.emit import WebGpuEmitter
 from khaljit.codegen.webgpu.interface import Interface, Source
-from khaljit.codegen.webgpu.probe import FACTORS, fma_probe, is_fused
+from khaljit.codegen.webgpu.probe import COUNT, judge, probe, questions
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import i32
 from khaljit.tracer.floats import Array
@@ -86,17 +86,16 @@ def device_caps(*leave_out: str, immediates: int | None = None, shared_bytes: in
     features = frozenset(_device().features) - frozenset(leave_out)
     if immediates is None:
         immediates = 128 if "immediates" in features else 0
-    return webgpu(features, immediates=immediates, shared_bytes=shared_bytes, fused=_fuses())
+    return webgpu(features, immediates=immediates, shared_bytes=shared_bytes, **_rounding())
 
 
 @functools.cache
-def _fuses() -> bool:
-    """Whether the driver's fma rounds once."""
-    data, out = np.array(FACTORS, np.float32), np.zeros(1, np.float32)
-    trace = fma_probe()
+def _rounding() -> dict[str, bool]:
+    """How the driver rounds."""
+    arrays, trace = questions(), probe()
     program = WebGpuEmitter(webgpu()).emit(trace)
-    run(trace, program, [data, out], [], (1, 1, 1))
-    return is_fused(float(out[0]))
+    run(trace, program, arrays, [], (COUNT, 1, 1))
+    return judge(arrays)
 
 
 def subgroup_size(caps: Caps) -> int:

@@ -15,8 +15,9 @@ from khaljit.codegen.llvm.forms import TYPES
 from khaljit.codegen.llvm.values import Held, Mask
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.ir import Memory, Space, Value
+from khaljit.tracer.ops import Op
 
-__all__ = ["Address", "Guard", "address", "guard", "leaf_type", "narrowed", "scalar_pointer"]
+__all__ = ["Address", "Guard", "address", "guard", "leaf_type", "narrowed", "part_pointers"]
 
 _UNITS: Final = {1: "i8", 2: "i16", 4: "i32", 8: "i64"}
 
@@ -60,13 +61,15 @@ class Address:
     """Where a memory operation goes.
 
     Attributes:
-        pointer: of lane 0, where the address is uniform or consecutive.
-        uniform: all lanes go to one place.
+        pointer: where all lanes go, if that is one place.
+        singles: where the lanes of each part go, if each goes to one place.
+        starts: where the first lane of each part goes, if the others of the part follow it.
         vectors: pointers of all lanes, where they are apart.
     """
 
     pointer: str = ""
-    uniform: bool = False
+    singles: tuple[str, ...] = ()
+    starts: tuple[str, ...] = ()
     vectors: tuple[str, ...] = ()
 
 
@@ -76,13 +79,31 @@ def address(code: Code, value: Value) -> Address:
     offset = code.values.get(value.indices[0])
     if memory.space is Space.LOCAL and not code.scalar:
         return _local_address(code, memory, leaf, offset, leaf_type(value))
-    if offset.affine:
+    if offset.uniform:
+        return Address(scalar_pointer(code, memory, leaf, offset.dtype, offset.base))
+    if offset.linear:
         step = offset.stride * memory.element.align
-        if step == 0 or step == leaf_type(value).size:
-            pointer = scalar_pointer(code, memory, leaf, offset.dtype, offset.base)
-            return Address(pointer, uniform=step == 0)
+        if step == leaf_type(value).size:
+            return Address(starts=part_pointers(code, memory, leaf, offset))
+        if step == 0 and value.op is Op.LOAD:
+            return Address(singles=part_pointers(code, memory, leaf, offset))
     pointer = code.at(code.place(memory).pointer, leaf)
     return Address(vectors=_pointers(code, memory, pointer, offset))
+
+
+def part_pointers(code: Code, memory: Memory, leaf: int, offset: Held) -> tuple[str, ...]:
+    """The pointer of the first lane of each part, at an offset that is linear."""
+    if offset.bases:
+        made = {
+            base: scalar_pointer(code, memory, leaf, offset.dtype, base)
+            for base in dict.fromkeys(offset.bases)
+        }
+        return tuple(made[base] for base in offset.bases)
+    first = scalar_pointer(code, memory, leaf, offset.dtype, offset.base)
+    step = offset.stride * memory.element.align
+    alongs = [code.lanes.along(part) for part in range(code.lanes.parts)]
+    along_made = {along: code.at(first, along * step) for along in dict.fromkeys(alongs)}
+    return tuple(along_made[along] for along in alongs)
 
 
 def leaf_type(value: Value) -> DType:
@@ -121,7 +142,8 @@ def _local_address(code: Code, memory: Memory, leaf: int, offset: Held, dtype: D
         pointer = code.w.let(
             f"getelementptr {row}, ptr {base}, {TYPES[offset.dtype]} {offset.base}"
         )
-        return Address(pointer)
+        size = lanes.per_part * dtype.size
+        return Address(starts=tuple(code.at(pointer, k * size) for k in range(lanes.parts)))
     t, type_ = lanes.width.type(offset.dtype), TYPES[offset.dtype]
     count = lanes.width.const(type_, str(lanes.count))
     scaled = []

@@ -47,7 +47,7 @@ def atomic(code: Code, value: Value) -> Held | None:
         code.wrote()
     if code.scalar:
         return _single(code, value, where.pointer, when, operands)
-    if where.uniform and value not in code.used and _combines(value):
+    if where.pointer and value not in code.used and _combines(value):
         _once(code, value, where.pointer, when, operands[0])
         return None
     return _lane_by_lane(code, value, where, narrowed(code, when), operands)
@@ -137,13 +137,13 @@ def _lane_by_lane(
 
 def _pointer_of(code: Code, where: Address, dtype: DType) -> Callable[[str], str]:
     """The pointer of a lane whose number is an i64."""
-    if where.uniform:
+    if where.pointer:
         return lambda lane: where.pointer
-    if not where.vectors:
-        step = f"[{dtype.size} x i8]"
-        return lambda lane: code.w.let(f"getelementptr {step}, ptr {where.pointer}, i64 {lane}")
+    if where.starts and code.lanes.rows == 1:
+        step, start = f"[{dtype.size} x i8]", where.starts[0]
+        return lambda lane: code.w.let(f"getelementptr {step}, ptr {start}, i64 {lane}")
     scratch, t = code.scratch("pointers"), code.lanes.width.of("ptr")
-    for part, name in enumerate(where.vectors):
+    for part, name in enumerate(where.vectors or _spread(code, where.starts, dtype)):
         at = code.at(scratch, part * code.lanes.per_part * 8)
         code.w.do(f"store {t} {name}, ptr {at}, align 8")
 
@@ -152,6 +152,15 @@ def _pointer_of(code: Code, where: Address, dtype: DType) -> Callable[[str], str
         return code.w.let(f"load ptr, ptr {slot}, align 8")
 
     return find
+
+
+def _spread(code: Code, starts: tuple[str, ...], dtype: DType) -> tuple[str, ...]:
+    """The pointers of all lanes, where those of a part follow its first."""
+    lanes, step = code.lanes, f"[{dtype.size} x i8]"
+    t, numbers = lanes.width.of("i64"), lanes.steps("i64", 0)
+    return tuple(
+        code.w.let(f"getelementptr {step}, ptr {start}, {t} {numbers}") for start in starts
+    )
 
 
 def _operand_of(code: Code, number: int, operand: Held) -> Callable[[str], str]:

@@ -21,9 +21,11 @@ MOST_LANES: Final = 64  # where anything counts subgroups, or goes lane by lane
 MOST_WIDE_LANES: Final = 256
 MOST_VOTERS: Final = 32  # a ballot has a bit each for this many
 MOST_PARTS: Final = 4
+MOST_ROWS: Final = 4
 MOST_COPIES: Final = 600  # instructions of a kernel with very many lanes, about
 
 _SUBGROUP_IDS: Final = frozenset({"subgroup", "lane", "num_subgroups", "subgroup_size"})
+_ROW_IDS: Final = frozenset({("global", 1), ("local", 1), ("local_index", 0)})
 _GRID_IDS: Final = frozenset({"global", "num_workgroups", "workgroup_size"})
 
 
@@ -48,9 +50,13 @@ def choose_lanes(
     trace: Trace,
     level: Level,
     uniformity: Uniformity,
+    whole: Uniformity,
     items: dict[Region, tuple[Value, ...]],
-) -> tuple[int, int]:
-    """Lanes of a vector, and vectors of a subgroup."""
+) -> tuple[int, int, int]:
+    """Lanes of a vector, vectors of a row, and rows of a subgroup.
+
+    ``whole`` is the uniformity of several rows together.
+    """
     hot = _innermost(trace.body)
     varying = [
         [value for value in (*region.params, *items[region]) if _is_vector(value, uniformity)]
@@ -58,38 +64,82 @@ def choose_lanes(
     ]
     per_part = min(level.vector_bits // _widest(varying), MOST_LANES)
     pressure = max((_pressure(found) for found in varying), default=1)
-    if not observes_workgroups(trace):
-        return per_part, _parts(per_part, MOST_LANES, pressure, level)
-    assert trace.workgroup is not None
-    most = trace.workgroup[0] & -trace.workgroup[0]
-    if any(value.op is Op.SUBGROUP and value.attr == "ballot" for value in values(trace.body)):
+    fitting = level.registers // pressure
+    together = observes_workgroups(trace)
+    most, depth = MOST_LANES, MOST_ROWS
+    if together:
+        assert trace.workgroup is not None
+        most, depth = _power(trace.workgroup[0]), _power(trace.workgroup[1])
+    if _votes(trace):
         most = min(most, MOST_VOTERS)
     per_part = min(per_part, most)
+    if _rows_share(hot, uniformity, whole) and _is_free(trace, uniformity):
+        rows = _doubled(min(depth, MOST_ROWS), fitting // 2)
+        return per_part, _doubled(min(most // per_part, 2), fitting // 2 // rows), rows
     size = sum(len(found) for found in items.values())
     fits = MOST_LANES < most <= MOST_WIDE_LANES and most // per_part * size <= MOST_COPIES
     if fits and _is_free(trace, uniformity):
-        return per_part, _parts(per_part, most, pressure, level, MOST_WIDE_LANES)
-    return per_part, _parts(per_part, min(most, MOST_LANES), pressure, level)
+        return per_part, _doubled(most // per_part, fitting), 1
+    parts = min(most, MOST_LANES) // per_part
+    return per_part, _doubled(min(parts, MOST_PARTS), fitting), 1
 
 
-def _parts(
-    per_part: int, most_lanes: int, pressure: int, level: Level, most_parts: int = MOST_PARTS
-) -> int:
-    """Vectors of a subgroup: as many as the registers hold what is live at once of."""
-    parts = 1
-    while (
-        parts < most_parts
-        and per_part * parts < most_lanes
-        and 2 * parts * pressure <= level.registers
-    ):
-        parts *= 2
-    return parts
+def _power(extent: int) -> int:
+    """The largest power of two that divides a number."""
+    return extent & -extent
+
+
+def _doubled(most: int, fitting: int) -> int:
+    """The largest power of two up to either limit, 1 at least."""
+    count = 1
+    while 2 * count <= min(most, fitting):
+        count *= 2
+    return count
+
+
+def _votes(trace: Trace) -> bool:
+    return any(value.op is Op.SUBGROUP and value.attr == "ballot" for value in values(trace.body))
+
+
+def _rows_share(hot: list[Region], uniformity: Uniformity, whole: Uniformity) -> bool:
+    """Whether rows of invocations read the same vectors in a hot loop that all go through alike.
+
+    A product of matrices does: a row of the second factor serves every row of the result.
+    """
+    shared = apart = False
+    for region in hot:
+        if whole.control[region] > Scope.SUBGROUP:
+            continue
+        for effect in region.body:
+            if effect.op is not Op.LOAD or effect.memory.space is Space.LOCAL:
+                continue
+            offset = effect.indices[0]
+            if uniformity.stride[offset]:
+                shared = shared or not _reads_rows(offset)
+            elif uniformity.stride[offset] == 0:
+                apart = apart or whole.scope[offset] is Scope.VARYING
+    return shared and apart
+
+
+def _reads_rows(offset: Value) -> bool:
+    """Whether an offset differs from row to row."""
+    seen = {offset}
+    stack = [offset]
+    while stack:
+        value = stack.pop()
+        if value.op is Op.ID and value.attr in _ROW_IDS:
+            return True
+        for arg in value.args:
+            if arg not in seen:
+                seen.add(arg)
+                stack.append(arg)
+    return False
 
 
 def _is_free(trace: Trace, uniformity: Uniformity) -> bool:
     """Whether nothing counts subgroups or goes lane by lane."""
     for value in values(trace.body):
-        if value.op is Op.SUBGROUP:
+        if value.op in (Op.SUBGROUP, Op.ASSERT):
             return False
         if value.op is Op.ID and _name(value) in _SUBGROUP_IDS:
             return False

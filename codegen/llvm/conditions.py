@@ -43,8 +43,12 @@ def all_lanes(code: Code, condition: Value, *, holds: bool) -> str | None:
     if not code.values.has(condition):  # it was kept from before, its operands were not
         return None
     held = code.values.get(condition)
-    if held.uniform:
-        return held.base if holds else code.w.let(f"xor i1 {held.base}, true")
+    if held.linear:
+        told = [
+            base if holds else code.w.let(f"xor i1 {base}, true")
+            for base in dict.fromkeys(held.bases or (held.base,))
+        ]
+        return _combined(code, list(told), every=True)
     op = condition.op
     if op is Op.NOT:
         return all_lanes(code, condition.args[0], holds=not holds)
@@ -71,25 +75,41 @@ def _comparison(code: Code, op: Op, operands: tuple[Value, ...]) -> str | None:
     if not all(code.values.has(operand) for operand in operands):
         return None
     a, b = (code.values.get(operand) for operand in operands)
-    if not (a.affine and b.affine):
+    if not (a.linear and b.linear):
         return None
+    if not (a.bases or b.bases):
+        return _ends_compared(code, op, operands, (a, b), code.lanes.across)
+    told: list[str | None] = []
+    bases = zip(code.values.bases(a), code.values.bases(b), strict=True)
+    for first, second in dict.fromkeys(bases):
+        sides = Held(a.dtype, first, a.stride), Held(b.dtype, second, b.stride)
+        told.append(_ends_compared(code, op, operands, sides, code.lanes.per_part))
+    return _combined(code, told, every=True)
+
+
+def _ends_compared(
+    code: Code, op: Op, operands: tuple[Value, ...], sides: tuple[Held, Held], lanes: int
+) -> str:
+    """Whether a comparison holds in some lanes that follow one another."""
+    a, b = sides
     grows = a.stride > b.stride
     at_last = grows is (op in (Op.LT, Op.LE))
-    ends = [_end(code, side) if at_last else side.base for side in (a, b)]
+    ends = [_end(code, side, lanes) if at_last else side.base for side in sides]
     sign = "s" if operands[0].type.is_signed else "u"
     type_ = TYPES[operands[0].type]
     check = code.w.let(f"icmp {sign}{_PREDICATE[op]} {type_} {ends[0]}, {ends[1]}")
-    for side, operand in ((a, operands[0]), (b, operands[1])):
+    for side, operand in zip(sides, operands, strict=True):
         if side.stride and not _is_id(operand):
             order = "le" if side.stride > 0 else "ge"
-            straight = code.w.let(f"icmp {sign}{order} {type_} {side.base}, {_end(code, side)}")
+            last = _end(code, side, lanes)
+            straight = code.w.let(f"icmp {sign}{order} {type_} {side.base}, {last}")
             check = code.w.let(f"and i1 {check}, {straight}")
     return check
 
 
-def _end(code: Code, side: Held) -> str:
-    """What the last lane has."""
-    span = side.stride * (code.lanes.count - 1)
+def _end(code: Code, side: Held, lanes: int) -> str:
+    """What the last of some lanes has."""
+    span = side.stride * (lanes - 1)
     return code.w.let(f"add {TYPES[side.dtype]} {side.base}, {span}") if span else side.base
 
 

@@ -7,6 +7,7 @@ function around it all, ``group.py`` what barriers ask for.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final, final
 
 from khaljit.codegen.layout import ParameterBlock
@@ -33,25 +34,29 @@ class LlvmEmitter:
 
     Args:
         target: the processor.
-        lanes: lanes of a vector and vectors of a subgroup, instead of what suits the kernel.
+        lanes: lanes of a vector, vectors of a row and rows of a subgroup, instead of what suits
+            the kernel.
     """
 
     name: Final = "llvm"
 
-    def __init__(self, target: CpuTarget, lanes: tuple[int, int] | None = None) -> None:
+    def __init__(self, target: CpuTarget, lanes: tuple[int, int, int] | None = None) -> None:
         self.target: Final = target
         self._lanes: Final = lanes
 
     def emit(self, trace: Trace) -> Program:
         """The module of a legal trace."""
         uniformity, items = analyse(trace), schedule(trace).items
+        whole = analyse(replace(trace, workgroup=None), rows=False)  # rows of lanes together
         level = self.target.facts
-        per_part, parts = self._lanes or choose_lanes(trace, level, uniformity, items)
+        per_part, parts, rows = self._lanes or choose_lanes(trace, level, uniformity, whole, items)
         w = Writer()
         mask_type = "i1" if level.masks else f"i{min(level.vector_bits // per_part, 64)}"
-        lanes = Lanes(w, per_part, parts, mask_type)
+        lanes = Lanes(w, per_part, parts, rows, mask_type)
         block = ParameterBlock.of(trace)
-        code = Code(trace, level, block, w, lanes, Values(lanes), uniformity, items)
+        code = Code(trace, level, block, w, lanes, Values(lanes), uniformity, whole, items)
+        if rows == 1:
+            code.whole = uniformity
         find_uses(code)
         w.open(w.label())
         restore = set_environment(code)
@@ -68,7 +73,7 @@ class LlvmEmitter:
             entry=NAME,
             text=self._module(code),
             workgroup=trace.workgroup or (1, 1, 1),
-            item=(trace.workgroup or (1, 1, 1)) if together else (lanes.count, 1, 1),
+            item=(trace.workgroup or (1, 1, 1)) if together else (lanes.across, lanes.rows, 1),
             lanes=lanes.count,
             arena=code.arena.size,
             reports=any(effect.op is Op.ASSERT for effect in effects(trace.body)),

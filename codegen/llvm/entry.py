@@ -165,15 +165,23 @@ def run_lanes(code: Code) -> None:
     extents = [
         w.let(f"mul i64 {count}, {size}") for count, size in zip(groups, workgroup, strict=True)
     ]
-    rounded = w.let(f"add i64 {extents[0]}, {lanes.count - 1}")
-    across = w.let(f"udiv i64 {rounded}, {lanes.count}")
+    shares = (lanes.across, lanes.rows, 1)
+    counts = tuple(
+        w.let(f"udiv i64 {w.let(f'add i64 {extent}, {share - 1}')}, {share}")
+        for extent, share in zip(extents, shares, strict=True)
+    )
 
     def body(item: Item) -> None:
-        first = w.let(f"mul i64 {item.position[0]}, {lanes.count}")
-        for axis, name in enumerate((first, *item.position[1:])):
+        first = tuple(
+            w.let(f"mul i64 {at}, {share}") for at, share in zip(item.position, shares, strict=True)
+        )
+        for axis, name in enumerate(first):
             code.ids["global", axis] = narrowed_index(code, name)
-        left = w.let(f"sub i64 {extents[0]}, {first}")
-        full = w.let(f"icmp uge i64 {left}, {lanes.count}")
+        if lanes.rows > 1:
+            code.row_ids["global", 1] = rows_from(code, code.ids["global", 1])
+        left = [w.let(f"sub i64 {extents[axis]}, {first[axis]}") for axis in range(2)]
+        enough = [w.let(f"icmp uge i64 {left[axis]}, {shares[axis]}") for axis in range(2)]
+        full = w.let(f"and i1 {enough[0]}, {enough[1]}")
 
         def run(walk: Walk) -> None:
             if walk.region(code.trace.body) is not None:
@@ -181,17 +189,29 @@ def run_lanes(code: Code) -> None:
 
         versions(code, item.done, run, full, lambda: _existing(code, left))
 
-    for_each_item(code, (across, extents[1], extents[2]), body)
+    for_each_item(code, (counts[0], counts[1], counts[2]), body)
 
 
-def _existing(code: Code, left: str) -> Mask:
-    """The mask of the lanes below a count, which is an i64."""
+def rows_from(code: Code, first: str) -> tuple[str, ...]:
+    """An id that grows by one from row to row, for each part."""
+    lanes, t = code.lanes, TYPES[code.index]
+    made = [first]
+    made += [code.w.let(f"add {t} {first}, {row}") for row in range(1, lanes.rows)]
+    return tuple(made[lanes.row(part)] for part in range(lanes.parts))
+
+
+def _existing(code: Code, left: list[str]) -> Mask:
+    """The mask of the lanes that are so many to the end of the grid, along x and y."""
     w, lanes = code.w, code.lanes
-    most = w.let(f"call i64 @llvm.umin.i64(i64 {left}, i64 {lanes.count})")
-    small = w.let(f"trunc i64 {most} to i32")
-    limit = lanes.splat("i32", small)
-    t = lanes.width.of("i32")
-    below = tuple(
-        w.let(f"icmp ult {t} {lanes.iota('i32', part)}, {limit}") for part in range(lanes.parts)
-    )
-    return lanes.narrowed(None, below)
+    most = w.let(f"call i64 @llvm.umin.i64(i64 {left[0]}, i64 {lanes.across})")
+    limit = lanes.splat("i32", w.let(f"trunc i64 {most} to i32"))
+    t, i1 = lanes.width.of("i32"), lanes.width.of("i1")
+    below = []
+    for part in range(lanes.parts):
+        steps = lanes.steps("i32", lanes.along(part))
+        inside = w.let(f"icmp ult {t} {steps}, {limit}")
+        if lanes.row(part):  # the first row is always there
+            there = lanes.splat("i1", w.let(f"icmp ugt i64 {left[1]}, {lanes.row(part)}"))
+            inside = w.let(f"and {i1} {inside}, {there}")
+        below.append(inside)
+    return lanes.narrowed(None, tuple(below))

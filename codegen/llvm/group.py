@@ -22,6 +22,7 @@ from khaljit.codegen.llvm.entry import (
     for_each_item,
     group_counts,
     narrowed_index,
+    rows_from,
     versions,
 )
 from khaljit.codegen.llvm.forms import TYPES
@@ -105,7 +106,7 @@ def each_subgroup(code: Code, body: Callable[[str], None]) -> None:
 
 def _locate(code: Code, number: str) -> None:
     """The ids of a subgroup, by its number, an i32."""
-    w, lanes = code.w, code.lanes.count
+    w, lanes, rows = code.w, code.lanes.across, code.lanes.rows
     size = code.trace.workgroup
     assert size is not None
 
@@ -114,20 +115,36 @@ def _locate(code: Code, number: str) -> None:
             return by
         return "0" if op == "urem" and operand == 1 else w.let(f"{op} i32 {by}, {operand}")
 
-    row = do("udiv", size[0] // lanes, number)
+    row = do("mul", rows, do("udiv", size[0] // lanes, number))
     local = (
         do("mul", lanes, do("urem", size[0] // lanes, number)),
         do("urem", size[1], row),
         do("udiv", size[1], row) if size[2] > 1 else "0",
     )
     code.ids["subgroup", 0] = _as_id(code, number)
-    code.ids["local_index", 0] = _as_id(code, do("mul", lanes, number))
+    code.ids["local_index", 0] = _as_id(code, do("mul", code.lanes.count, number))
     for axis, name in enumerate(local):
         inside = _as_id(code, name)
         code.ids["local", axis] = inside
         t = TYPES[code.index]
         first = w.let(f"mul {t} {code.ids['workgroup', axis]}, {size[axis]}")
         code.ids["global", axis] = first if inside == "0" else w.let(f"add {t} {first}, {inside}")
+    if rows > 1:
+        _locate_rows(code, _as_id(code, row), local)
+
+
+def _locate_rows(code: Code, row: str, local: tuple[str, str, str]) -> None:
+    """The ids that differ between the rows of a subgroup."""
+    w, lanes, t = code.w, code.lanes, TYPES[code.index]
+    assert code.trace.workgroup is not None
+    for name in ("local", "global"):
+        code.row_ids[name, 1] = rows_from(code, code.ids[name, 1])
+    first = w.let(f"mul {t} {row}, {code.trace.workgroup[0]}")
+    first = w.let(f"add {t} {first}, {_as_id(code, local[0])}")
+    code.row_ids["local_index", 0] = tuple(
+        w.let(f"add {t} {first}, {lanes.row(part) * code.trace.workgroup[0] + lanes.along(part)}")
+        for part in range(lanes.parts)
+    )
 
 
 def _as_id(code: Code, name: str) -> str:

@@ -40,12 +40,14 @@ def load(code: Code, value: Value) -> Held:
         parts = load_strided(code, value, steps)
         return Held(value.type, parts=_to_register(code, value.type, parts))
     where, more = address(code, value), code.place(value.memory).metadata
-    if where.uniform:
+    if where.pointer:
         return _load_scalar(code, value.type, where.pointer, when, more)
+    if where.singles:
+        return _load_singles(code, value.type, where.singles, when, more)
     if where.vectors:
         parts = _gather(code, value.type, where.vectors, mask, more)
     else:
-        parts = _load_consecutive(code, value.type, where.pointer, mask, more)
+        parts = _load_consecutive(code, value.type, where.starts, mask, more)
     return Held(value.type, parts=_to_register(code, value.type, parts))
 
 
@@ -54,13 +56,7 @@ def _load_scalar(code: Code, dtype: DType, pointer: str, when: Guard, more: str)
     if when.checked:
         assert when.mask is not None
         condition = code.lanes.any(when.mask)
-    if condition:
-        pointer = code.w.let(f"select i1 {condition}, ptr {pointer}, ptr {ZEROS}")
-        more = ""  # it may be the zeros, which are in no scope
-    name = code.w.let(f"load {STORED[dtype]}, ptr {pointer}, align {dtype.size}{more}")
-    if dtype is bool_:
-        name = code.w.let(f"icmp ne i8 {name}, 0")
-    held = Held(dtype, name)
+    held = Held(dtype, _load_one(code, dtype, pointer, condition, more))
     if not when.checked:
         return held
     parts = code.values.vector(held)
@@ -68,15 +64,50 @@ def _load_scalar(code: Code, dtype: DType, pointer: str, when: Guard, more: str)
     return Held(dtype, parts=code.lanes.blend(when.mask, dtype, parts, nothing))
 
 
+def _load_one(code: Code, dtype: DType, pointer: str, condition: str, more: str) -> str:
+    """One scalar, 0 where a condition does not hold; there is none if that is empty."""
+    if condition:
+        pointer = code.w.let(f"select i1 {condition}, ptr {pointer}, ptr {ZEROS}")
+        more = ""  # it may be the zeros, which are in no scope
+    name = code.w.let(f"load {STORED[dtype]}, ptr {pointer}, align {dtype.size}{more}")
+    return code.w.let(f"icmp ne i8 {name}, 0") if dtype is bool_ else name
+
+
+def _load_singles(
+    code: Code, dtype: DType, pointers: tuple[str, ...], when: Guard, more: str
+) -> Held:
+    """A scalar for each part, from a place that all its lanes share, if it has any lane."""
+    lanes, made = code.lanes, dict[tuple[str, str], str]()
+    bases = []
+    for part, pointer in enumerate(pointers):
+        condition = when.condition
+        if when.mask is not None:
+            condition = lanes.any(when.mask[part : part + 1])
+            if when.condition:
+                condition = code.w.let(f"and i1 {condition}, {when.condition}")
+        if (pointer, condition) not in made:
+            made[pointer, condition] = _load_one(code, dtype, pointer, condition, more)
+        bases.append(made[pointer, condition])
+    held = Held(dtype, bases=tuple(bases))
+    if not when.checked:
+        return held
+    nothing = ("zeroinitializer",) * lanes.parts
+    parts = lanes.blend(when.mask, dtype, code.values.vector(held), nothing)
+    return Held(dtype, parts=parts)
+
+
 def _load_consecutive(
-    code: Code, dtype: DType, pointer: str, mask: Mask, more: str
+    code: Code, dtype: DType, pointers: tuple[str, ...], mask: Mask, more: str
 ) -> tuple[str, ...]:
     lanes, type_ = code.lanes, STORED[dtype]
     t, mangled = lanes.width.of(type_), lanes.width.mangle(type_)
     active = lanes.active(mask)
+    made: dict[str, str] = {}  # rows may share what they read
     parts = []
-    for part in range(lanes.parts):
-        at = code.at(pointer, part * lanes.per_part * dtype.size)
+    for part, at in enumerate(pointers):
+        if mask is None and at in made:
+            parts.append(made[at])
+            continue
         if mask is None:
             text = f"load {t}, ptr {at}, align {dtype.size}{more}"
         else:
@@ -84,7 +115,8 @@ def _load_consecutive(
                 f"call {t} @llvm.masked.load.{mangled}.p0(ptr align {dtype.size} {at}, "
                 f"{lanes.width.of('i1')} {active[part]}, {t} zeroinitializer){more}"
             )
-        parts.append(code.w.let(text))
+        made[at] = code.w.let(text)
+        parts.append(made[at])
     return tuple(parts)
 
 
@@ -128,7 +160,7 @@ def store(code: Code, value: Value) -> None:
     where, when = address(code, value), guard(code, value)
     held = code.values.get(value.operands[0])
     more = code.place(value.memory).metadata
-    if where.uniform:
+    if where.pointer:
         _store_scalar(code, held, where.pointer, when, more)
     else:
         mask = narrowed(code, when)
@@ -136,7 +168,7 @@ def store(code: Code, value: Value) -> None:
         if where.vectors:
             _scatter(code, held.dtype, parts, where.vectors, mask, more)
         else:
-            _store_consecutive(code, held.dtype, parts, where.pointer, mask, more)
+            _store_consecutive(code, held.dtype, parts, where.starts, mask, more)
     if value.memory.space is not Space.LOCAL:
         code.wrote()
 
@@ -153,13 +185,17 @@ def _store_scalar(code: Code, held: Held, pointer: str, when: Guard, more: str) 
 
 
 def _store_consecutive(
-    code: Code, dtype: DType, parts: tuple[str, ...], pointer: str, mask: Mask, more: str
+    code: Code,
+    dtype: DType,
+    parts: tuple[str, ...],
+    pointers: tuple[str, ...],
+    mask: Mask,
+    more: str,
 ) -> None:
     lanes, type_ = code.lanes, STORED[dtype]
     t, mangled = lanes.width.of(type_), lanes.width.mangle(type_)
     active = lanes.active(mask)
-    for part, name in enumerate(parts):
-        at = code.at(pointer, part * lanes.per_part * dtype.size)
+    for part, (name, at) in enumerate(zip(parts, pointers, strict=True)):
         if mask is None:
             code.w.do(f"store {t} {name}, ptr {at}, align {dtype.size}{more}")
         else:

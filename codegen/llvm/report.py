@@ -11,7 +11,7 @@ from typing import Final
 from khaljit.codegen.layout import REPORT_SLOTS, SLOT
 from khaljit.codegen.llvm.code import Code
 from khaljit.codegen.llvm.forms import TYPES
-from khaljit.codegen.llvm.values import Mask
+from khaljit.codegen.llvm.values import Held, Mask
 from khaljit.tracer.dtypes import DType, bool_
 from khaljit.tracer.ir import Note, Value
 
@@ -47,13 +47,12 @@ def _write(code: Code, value: Value, lane: str) -> None:
 
 
 def _fill(code: Code, report: str, value: Value, site: int, lane: str) -> None:
-    w = code.w
     _slot(code, report, 1, str(site))
     for axis in range(3):
-        number = _widened(code, code.index, code.ids["global", axis])
-        if axis == 0 and not code.scalar:
-            number = w.let(f"add i64 {number}, {lane}")
-        _slot(code, report, 2 + axis, number)
+        place = "global", axis
+        bases = code.row_ids.get(place, ())
+        at = Held(code.index, code.ids[place], int(axis == 0 and not code.scalar), bases)
+        _slot(code, report, 2 + axis, _widened(code, code.index, code.one_of(at, lane)))
     for k, operand in enumerate(value.args[1 : 1 + REPORT_SLOTS - _FIRST_VALUE]):
         held = code.values.get(operand)
         _slot(code, report, _FIRST_VALUE + k, _widened(code, held.dtype, code.one_of(held, lane)))

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, final
 
-from khaljit.codegen.llvm.address import guard, leaf_type, scalar_pointer
+from khaljit.codegen.llvm.address import guard, leaf_type, part_pointers
 from khaljit.codegen.llvm.code import Code
 from khaljit.codegen.llvm.forms import STORED
 from khaljit.codegen.llvm.values import Held
@@ -48,7 +48,7 @@ def find_steps(code: Code, value: Value) -> Steps | None:
         return None
     offset = code.values.get(value.indices[0])
     step = offset.stride * memory.element.align
-    if not offset.affine or step % dtype.size:
+    if not offset.linear or step % dtype.size:
         return None
     count = step // dtype.size
     if count in (0, 1) or abs(count) > MOST_STEPS:
@@ -64,22 +64,22 @@ def load_strided(code: Code, value: Value, steps: Steps) -> tuple[str, ...]:
     lanes, type_, size = code.lanes, STORED[value.type], value.type.size
     offset = code.values.get(value.indices[0])
     leaf = value.access.leaf - steps.lead * size
-    start = scalar_pointer(code, value.memory, leaf, offset.dtype, offset.base)
+    starts = part_pointers(code, value.memory, leaf, offset)
     apart = abs(steps.count)
     span = lanes.per_part * apart if steps.whole else (lanes.per_part - 1) * apart + 1
     picks = [steps.lead + lane * apart for lane in range(lanes.per_part)]
     if steps.count < 0:
         picks.reverse()
     wide = f"<{span} x {type_}>"
-    parts = []
-    for part in range(lanes.parts):
-        # The lane with the lowest address comes first, or last where addresses fall.
-        lowest = part * lanes.per_part + (lanes.per_part - 1 if steps.count < 0 else 0)
-        at = code.at(start, lowest * steps.count * size)
-        more = code.place(value.memory).metadata
-        loaded = code.w.let(f"load {wide}, ptr {at}, align {size}{more}")
-        parts.append(_shuffled(code, wide, loaded, picks))
-    return tuple(parts)
+    # The first lane of a part has the lowest address, or the last where addresses fall.
+    lowest = (lanes.per_part - 1) * steps.count * size if steps.count < 0 else 0
+    made: dict[str, str] = {}
+    for start in starts:
+        if start not in made:
+            at, more = code.at(start, lowest), code.place(value.memory).metadata
+            loaded = code.w.let(f"load {wide}, ptr {at}, align {size}{more}")
+            made[start] = _shuffled(code, wide, loaded, picks)
+    return tuple(made[start] for start in starts)
 
 
 def _shuffled(code: Code, t: str, vector: str, picks: list[int]) -> str:
@@ -127,17 +127,16 @@ def store_group(code: Code, group: list[Value]) -> None:
     lanes, first = code.lanes, group[0]
     size, count = leaf_type(first).size, len(group)
     offset = code.values.get(first.indices[0])
-    start = scalar_pointer(code, first.memory, 0, offset.dtype, offset.base)
+    starts = part_pointers(code, first.memory, 0, offset)
     type_ = f"i{8 * size}"
     leaves = [_as_bits(code, code.values.get(store.operands[0])) for store in group]
     padded = 1 << (count - 1).bit_length()
     share = lanes.per_part
     picks = [leaf * share + lane for lane in range(share) for leaf in range(count)]
-    for part in range(lanes.parts):
+    for part, at in enumerate(starts):
         vectors = [leaf[part] for leaf in leaves] + ["poison"] * (padded - count)
         wide = _concatenated(code, type_, vectors)
         mixed = _shuffled(code, f"<{padded * share} x {type_}>", wide, picks)
-        at = code.at(start, part * share * size * count)
         more = code.place(first.memory).metadata
         t = f"<{count * share} x {type_}>"
         code.w.do(f"store {t} {mixed}, ptr {at}, align {size}{more}")

@@ -1,10 +1,10 @@
-"""Kernels that go over arrays element by element get four elements a thread, for wide accesses.
+"""Kernels that go over arrays element by element get several a thread, for accesses of 16 bytes.
 
 Before, with a workgroup that the kernel cannot see::
 
     if (lt %i (shape x 0)) { store y[%i] (f (load x[%i])) }
 
-After, in a grid of a quarter of the threads, each of which is ``%t``::
+After, with four elements, in a grid of a quarter of the threads, each of which is ``%t``::
 
     %i = 4 * %t
     if (and (lt (%i + 3) (shape x 0)) (lt (%i + 3) (number of invocations))) {
@@ -22,23 +22,25 @@ little is computed in between.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, final
 
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import DType, bool_, i32, i64
-from khaljit.tracer.ir import Access, Region, Space, Trace, Value, values
+from khaljit.tracer.ir import Access, Space, Trace, Value, values
 from khaljit.tracer.ops import OPS, Op
 
-__all__ = ["ELEMENTS", "coarsen"]
+__all__ = ["coarsen"]
 
-ELEMENTS: Final = 4  # that a thread does
-
+_MOST_ELEMENTS: Final = 4  # that a thread does
 _MOST_OPERATIONS: Final = 64
 _MOST_DEPTH: Final = 4
 _WIDE: Final = 16  # bytes of an access
 # Leaves that are the same in all invocations.
 _GRID: Final = frozenset({Op.CONST, Op.SCALAR, Op.SHAPE, Op.STRIDE, Op.MEMORY})
+
+
+_Tree = tuple["Value | _Under", ...]
 
 
 @final
@@ -51,12 +53,15 @@ class _Under:
     inside: tuple[Value | _Under, ...]
 
 
-def coarsen(trace: Trace) -> Trace | None:
-    """The trace with four invocations to a thread; None where that is not to be done."""
+def coarsen(trace: Trace) -> tuple[Trace, int]:
+    """The trace with several invocations to a thread, and how many; one where it is left alone."""
     if trace.workgroup is not None:
-        return None
+        return trace, 1
     plan = _Plan(trace)
-    return plan.build() if plan.suits() else None
+    found = plan.find()
+    if found is None:
+        return trace, 1
+    return plan.build(found), plan.elements
 
 
 @final
@@ -65,6 +70,7 @@ class _Plan:
 
     def __init__(self, trace: Trace) -> None:
         self._trace: Final = trace
+        self.elements = 1
         self._order: Final = values(trace.body)
         self._fixed: Final[dict[Value, bool]] = {}
         for value in self._order:
@@ -77,23 +83,24 @@ class _Plan:
 
     # Whether it is done.
 
-    def suits(self) -> bool:
-        found = self._tree(trace := self._trace.body, 0)
-        if found is None or trace.end.op not in (Op.YIELD, Op.RETURN):
-            return False
-        self._found = found
+    def find(self) -> _Tree | None:
+        """What happens, if that is all simple and worth the while."""
+        body = self._trace.body
+        found = self._tree(body.body, 0)
+        if found is None or body.end.op not in (Op.YIELD, Op.RETURN):
+            return None
         work = [value for value in self._order if value.args and not value.is_effect]
         ids = {value.attr for value in self._order if value.op is Op.ID}
-        accesses = [value for value in self._order if value.op in (Op.LOAD, Op.STORE)]
-        wide = [value for value in accesses if not self._fixed[value.indices[0]]]
-        return (
-            ids == {("global", 0)}
-            and len(work) <= _MOST_OPERATIONS
-            and len(accesses) == len([value for value in self._order if _is_own_effect(value)])
-            and bool(wide)
-            and all(map(self._is_wide, wide))
-            and any(_scalar(value).size * ELEMENTS <= _WIDE for value in wide)
-        )
+        effects = [value for value in self._order if _is_own_effect(value)]
+        wide = [value for value in effects if value.op in (Op.LOAD, Op.STORE)]
+        if len(wide) < len(effects) or ids != {("global", 0)} or len(work) > _MOST_OPERATIONS:
+            return None
+        wide = [value for value in wide if not self._fixed[value.indices[0]]]
+        if not wide or not all(map(self._is_wide, wide)):
+            return None
+        largest = max(_scalar(value).size for value in wide)
+        self.elements = min(_MOST_ELEMENTS, _WIDE // largest)
+        return found
 
     def _is_wide(self, access: Value) -> bool:
         """Whether an access is at the id itself, in an aligned array of scalars."""
@@ -106,13 +113,8 @@ class _Plan:
             and access.indices[0].op is Op.ID
         )
 
-    def _tree(self, region: Region, depth: int) -> tuple[Value | _Under, ...] | None:
-        """A region's effects, with the branches on how far the id goes; None for other branches."""
-        return self._rest(region.body, depth)
-
-    def _rest(
-        self, effects: tuple[Value, ...], depth: int
-    ) -> tuple[Value | _Under, ...] | None:
+    def _tree(self, effects: tuple[Value, ...], depth: int) -> _Tree | None:
+        """Effects, with the branches on how far the id goes; None where there are others."""
         found: list[Value | _Under] = []
         for position, effect in enumerate(effects):
             if effect.op is not Op.IF:
@@ -123,13 +125,13 @@ class _Plan:
             if depth == _MOST_DEPTH or effect.attr:
                 return None
             if ends == (Op.RETURN, Op.YIELD) and not then.body and not orelse.body:
-                rest = self._rest(effects[position + 1 :], depth + 1)
+                rest = self._tree(effects[position + 1 :], depth + 1)
                 if rest is None or self._atoms(condition, holds=False) is None:
                     return None
                 return (*found, _Under(condition, False, rest))
             if ends != (Op.YIELD, Op.YIELD) or orelse.body:
                 return None
-            inside = self._rest(then.body, depth + 1)
+            inside = self._tree(then.body, depth + 1)
             if inside is None or self._atoms(condition, holds=True) is None:
                 return None
             found.append(_Under(condition, True, inside))
@@ -143,8 +145,7 @@ class _Plan:
         if condition.op is Op.NOT:
             return self._atoms(condition.args[0], holds=not holds)
         if condition.op is (Op.AND if holds else Op.OR) and condition.dtype is bool_:
-            both = [self._atoms(arg, holds=holds) for arg in condition.args]
-            first, second = both
+            first, second = (self._atoms(arg, holds=holds) for arg in condition.args)
             return None if first is None or second is None else first + second
         if condition.op is not (Op.LT if holds else Op.GE):
             return None
@@ -155,47 +156,39 @@ class _Plan:
 
     # How.
 
-    def build(self) -> Trace:
+    def build(self, found: _Tree) -> Trace:
+        """The new trace."""
         trace = self._trace
         builder = Builder()
         dtype = i32 if trace.index_bits == 32 else i64
         builder.open()
-        thread = builder.id("global")
-        thread = builder.pure(Op.ID, (), thread.attr, dtype)
-        first = builder.pure(Op.SHL, (thread, builder.const(dtype, 2)))
+        thread = builder.pure(Op.ID, (), ("global", 0), dtype)
+        shift = self.elements.bit_length() - 1
+        first = builder.pure(Op.SHL, (thread, builder.const(dtype, shift)))
         count = builder.pure(Op.ID, (), ("num_workgroups", 0), dtype)
         places = [
             builder.pure(Op.ADD, (first, builder.const(dtype, k))) if k else first
-            for k in range(ELEMENTS)
+            for k in range(self.elements)
         ]
         instances = [_Instance(builder, place) for place in places]
         last = instances[-1]
         all_inside = builder.pure(Op.LT, (places[-1], count))
-        for condition, holds in self._conditions(self._found):
+        for condition, holds in self._conditions(found):
             test = last.value(condition)
             test = test if holds else builder.logical_not(test)
             all_inside = builder.pure(Op.AND, (all_inside, test))
         builder.open()
-        self._side_by_side(instances, self._found)
+        self._side_by_side(instances, found)
         builder.end(Op.YIELD)
         fast = builder.close()
         builder.open()
-        self._one_by_one(builder, dtype, first, count)
+        self._one_by_one(builder, found, first, count)
         builder.end(Op.YIELD)
         builder.if_(all_inside, fast, builder.close())
         builder.end(Op.YIELD)
-        return Trace(
-            trace.name,
-            trace.arrays,
-            trace.scalars,
-            None,
-            trace.index_bits,
-            trace.options,
-            builder.close(),
-            trace.sites,
-        )
+        return replace(trace, body=builder.close())
 
-    def _conditions(self, found: tuple[Value | _Under, ...]) -> list[tuple[Value, bool]]:
+    def _conditions(self, found: _Tree) -> list[tuple[Value, bool]]:
         """What has to hold for the last element, and so for all."""
         result: list[tuple[Value, bool]] = []
         for one in found:
@@ -210,9 +203,7 @@ class _Plan:
         """The parts of a guard that are comparisons of the id with limits."""
         return [part for part in _parts(guard) if self._atoms(part, holds=True) is not None]
 
-    def _side_by_side(
-        self, instances: list[_Instance], found: tuple[Value | _Under, ...]
-    ) -> None:
+    def _side_by_side(self, instances: list[_Instance], found: _Tree) -> None:
         for one in found:
             if isinstance(one, _Under):
                 self._side_by_side(instances, one.inside)
@@ -224,9 +215,10 @@ class _Plan:
             for instance in instances:
                 instance.access(one, rest)
 
-    def _one_by_one(self, builder: Builder, dtype: DType, first: Value, count: Value) -> None:
+    def _one_by_one(self, builder: Builder, found: _Tree, first: Value, count: Value) -> None:
         """A loop over the elements of a thread that are there."""
-        end = builder.pure(Op.ADD, (first, builder.const(dtype, ELEMENTS)))
+        dtype = first.type
+        end = builder.pure(Op.ADD, (first, builder.const(dtype, self.elements)))
         end = builder.pure(Op.MIN, (end, count))
         (place,) = builder.open((dtype,))
         builder.open()
@@ -235,12 +227,12 @@ class _Plan:
         builder.open()
         builder.end(Op.YIELD)
         builder.if_(builder.pure(Op.GE, (place, end)), done, builder.close())
-        self._as_before(_Instance(builder, place), self._found)
+        self._as_before(_Instance(builder, place), found)
         following = builder.pure(Op.ADD, (place, builder.const(dtype, 1)))
         builder.end(Op.CONTINUE, (following,))
         builder.loop((first,), builder.close(), ())
 
-    def _as_before(self, instance: _Instance, found: tuple[Value | _Under, ...]) -> None:
+    def _as_before(self, instance: _Instance, found: _Tree) -> None:
         builder = instance.builder
         for one in found:
             if not isinstance(one, _Under):

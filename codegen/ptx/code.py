@@ -16,13 +16,31 @@ from khaljit.tracer.ir import Memory, Region, Space, Trace, Value, values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.uniformity import Uniformity
 
-__all__ = ["FULL_WARP", "PARAMETERS", "WARP", "Code"]
+__all__ = ["FULL_WARP", "PARAMETERS", "WARP", "Code", "Turns"]
 
 WARP: Final = 32
 FULL_WARP: Final = "0xffffffff"
 PARAMETERS: Final = "params"  # the parameter block's name in the text
 
 _NO_IMMEDIATES: Final = frozenset({bool_, f16, bf16})
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """Where a resident program is.
+
+    Attributes:
+        places: registers that hold the block of this turn, per axis; 32 bits, as the counts are.
+        counts: registers that hold how many workgroups there are.
+        top: label where a turn begins.
+        following: label where a turn ends.
+    """
+
+    places: tuple[str, str, str]
+    counts: tuple[str, str, str]
+    top: str
+    following: str
 
 
 @final
@@ -41,7 +59,8 @@ class Code:
         plan: the addresses of accesses.
         groups: accesses that are done by one instruction.
         written: array parameters that are written, the first of each view.
-        shape: invocations of a block of threads in x, y, z.
+        shape: threads of a block in x, y, z.
+        elements: invocations along x that a thread runs, where the trace says so (``coarsen.py``).
         operands: the registers that hold values.
         bases: the register or name where a memory begins.
         spaces: the state space that a memory is in.
@@ -49,6 +68,7 @@ class Code:
         results: the results of each ``if`` and ``loop`` that something reads, by position.
         files: source files that line information has named.
         globals: definitions outside of the kernel.
+        turns: the workgroup that a resident program is at; None in others.
     """
 
     trace: Trace
@@ -61,6 +81,7 @@ class Code:
     groups: dict[Value, Group]
     written: frozenset[int]
     shape: tuple[int, int, int]
+    elements: int = 1
     w: Writer = field(default_factory=Writer)
     operands: dict[Value, str] = field(default_factory=dict)
     bases: dict[tuple[Space, int], str] = field(default_factory=dict)
@@ -69,6 +90,7 @@ class Code:
     results: dict[Value, list[Value]] = field(default_factory=dict)
     files: dict[str, int] = field(default_factory=dict)
     globals: list[str] = field(default_factory=list)
+    turns: Turns | None = None
 
     def __post_init__(self) -> None:
         order = values(self.trace.body)
@@ -81,6 +103,11 @@ class Code:
     def index(self) -> DType:
         """The type of ids and shapes."""
         return i32 if self.trace.index_bits == 32 else i64
+
+    @property
+    def leave(self) -> str:
+        """The instruction for a thread that is done with its workgroup."""
+        return "ret;" if self.turns is None else f"bra {self.turns.following};"
 
     @property
     def threads(self) -> int:

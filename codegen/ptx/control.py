@@ -50,7 +50,7 @@ class _Loop:
 def run(code: Code) -> None:
     """Write the whole kernel."""
     drive(_Writer(code).region(code.trace.body))
-    code.w.do("ret;")
+    code.w.do(code.leave)
 
 
 @final
@@ -111,7 +111,7 @@ class _Writer:
         if end.op is Op.YIELD:
             return True
         if end.op is Op.RETURN:
-            code.w.do("ret;")
+            code.w.do(code.leave)
             return False
         loop = self._loops[-1]
         code.w.moves(self._moves(end))
@@ -217,7 +217,7 @@ class _Writer:
 
     def _leave(self, end: Value, test: str, yes: bool) -> None:
         if end.op is Op.RETURN:
-            self.code.w.do(f"@{'' if yes else '!'}{test} ret;")
+            self.code.w.do(f"@{'' if yes else '!'}{test} {self.code.leave}")
         else:
             loop = self._loops[-1]
             self.code.w.branch(test, loop.exit if end.op is Op.BREAK else loop.head, yes=yes)

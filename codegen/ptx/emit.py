@@ -4,8 +4,10 @@ An invocation is a thread, a workgroup a block, a subgroup a warp. Where the ker
 workgroup the generator chooses the block, and the threads past the grid end at once.
 
 Launching a `Program`: the parameter block of ``layout.py`` is the kernel's one parameter, passed
-by value; there are ``ceil(invocations / workgroup)`` blocks along each axis, with ``shared`` bytes
-of dynamic shared memory. A `folded` program takes all blocks along x instead, x fastest.
+by value; there are ``ceil(invocations / (workgroup * item))`` blocks along each axis, with
+``shared`` bytes of dynamic shared memory. A ``folded`` program takes all blocks along x instead, x
+fastest. A `resident` one takes any number of blocks along x, and reads the counts of workgroups
+(``resident.py``).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from typing import Final, final
 from khaljit.codegen.layout import ParameterBlock
 from khaljit.codegen.program import Program
 from khaljit.codegen.ptx.arch import ARCHITECTURES, Architecture
+from khaljit.codegen.ptx.coarsen import coarsen
 from khaljit.codegen.ptx.code import PARAMETERS, WARP, Code
 from khaljit.codegen.ptx.combine import find_groups
 from khaljit.codegen.ptx.control import run
@@ -22,6 +25,7 @@ from khaljit.codegen.ptx.ids import begin
 from khaljit.codegen.ptx.memory import STATIC_SHARED, declare_memories
 from khaljit.codegen.ptx.pointers import plan_pointers, writes
 from khaljit.codegen.ptx.private import private_atomics
+from khaljit.codegen.ptx.resident import start_turns, stop_turns
 from khaljit.codegen.ptx.trips import count_trips
 from khaljit.tracer.ir import Trace, effects, values
 from khaljit.tracer.ops import Op
@@ -48,17 +52,21 @@ class PtxEmitter:
     Args:
         architecture: a name in `ARCHITECTURES`, such as ``sm_90``.
         folded: for a launch with all blocks along x.
+        resident: for a launch whose counts of workgroups the GPU reads.
     """
 
     name: Final = "ptx"
 
-    def __init__(self, architecture: str, *, folded: bool = False) -> None:
+    def __init__(
+        self, architecture: str, *, folded: bool = False, resident: bool = False
+    ) -> None:
         self.architecture: Final = ARCHITECTURES[architecture]
         self.folded: Final = folded
+        self.resident: Final = resident
 
     def emit(self, trace: Trace) -> Program:
         """The module of a legal trace."""
-        trace = count_trips(private_atomics(trace))
+        trace, elements = coarsen(count_trips(private_atomics(trace)))
         shape = trace.workgroup or _chosen_shape(trace)
         items = schedule(trace).items
         plan = plan_pointers(trace, items)
@@ -73,15 +81,20 @@ class PtxEmitter:
             groups=find_groups(trace, plan),
             written=writes(trace),
             shape=shape,
+            elements=elements,
         )
+        steps = start_turns(code) if self.resident else None
         begin(code)
         shared = declare_memories(code)
         run(code)
+        if steps is not None:
+            stop_turns(code, steps)
         return Program(
             target=self.name,
             entry=ENTRY,
             text=_module(code),
             workgroup=shape,
+            item=(elements, 1, 1),
             lanes=WARP,
             shared=shared if shared > STATIC_SHARED else 0,
             reports=any(effect.op is Op.ASSERT for effect in effects(trace.body)),

@@ -19,16 +19,18 @@ _AXES: Final = "xyz"
 
 
 def begin(code: Code) -> None:
-    """End the threads past the grid, where the kernel's blocks are not its workgroups."""
-    if code.trace.workgroup is not None:
+    """End the threads past the grid, where the kernel's blocks are not its workgroups.
+
+    Threads that run several invocations see for themselves which of those there are.
+    """
+    if code.trace.workgroup is not None or code.elements > 1:
         return
     for axis, extent in enumerate(code.shape):
         if extent > 1:
             position = _chosen_global(code, axis)
-            kind = f"b{code.index.bits}"
-            count = code.parameter(code.block.groups[axis], kind)
+            count = _num_workgroups(code, axis)
             past = code.w.let("pred", f"setp.ge.u{code.index.bits} {{d}}, {position}, {count};")
-            code.w.do(f"@{past} ret;")
+            code.w.do(f"@{past} {code.leave}")
 
 
 def id_value(code: Code, value: Value) -> str:
@@ -76,6 +78,8 @@ def _special(code: Code, name: str) -> str:
 
 def _block(code: Code, axis: int) -> str:
     """Number of the block along an axis; 32 bits."""
+    if code.turns is not None:
+        return code.turns.places[axis]
     if not code.folded:
         return _special(code, f"ctaid.{_AXES[axis]}")
     w, number = code.w, _special(code, "ctaid.x")
@@ -89,7 +93,7 @@ def _block(code: Code, axis: int) -> str:
 def _blocks(code: Code, axis: int) -> str:
     """Number of blocks along an axis; 32 bits."""
     w, count = code.w, code.parameter(code.block.groups[axis], "b64")
-    extent = code.shape[axis]
+    extent = code.shape[axis] * (code.elements if axis == 0 else 1)
     if code.trace.workgroup is None and extent > 1:
         count = w.let("b64", f"add.u64 {{d}}, {count}, {extent - 1};")
         count = w.let("b64", f"shr.u64 {{d}}, {count}, {extent.bit_length() - 1};")
@@ -104,6 +108,8 @@ def _widened(code: Code, name: str) -> str:
 
 
 def _num_workgroups(code: Code, axis: int) -> str:
+    if code.turns is not None:
+        return _widened(code, code.turns.counts[axis])
     return code.parameter(code.block.groups[axis], f"b{code.index.bits}")
 
 

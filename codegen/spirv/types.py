@@ -122,6 +122,9 @@ class Types:
         items = module.apart("OpTypeRuntimeArray", self.of(dtype))
         module.decorate(items, "ArrayStride", dtype.size)
         block = module.apart("OpTypeStruct", items)
+        # Types that differ in nothing would become one, and some drivers then take what is said of
+        # one variable (that it is only read) for true of all.
+        module.name(block, f"Array{memory.number}")
         variable = self._block(block, (0,), "StorageBuffer")
         module.decorate(variable, "DescriptorSet", 0)
         module.decorate(variable, "Binding", memory.number)

@@ -20,6 +20,7 @@ __all__ = [
     "EXTREMES",
     "count_narrow",
     "halves",
+    "is_nan",
     "joined",
     "multiply_high",
     "saturated",
@@ -27,8 +28,11 @@ __all__ = [
 ]
 
 
-def _is_nan(w: Writer, x: Value) -> Value:
-    return w.not_(w.eq(x, x))
+def is_nan(w: Writer, x: Value) -> Value:
+    """By the bits: a driver may believe that every number is equal to itself."""
+    bits = x.type.bits
+    infinity = {32: 0x7F800000, 64: 0x7FF << 52}[bits]
+    return w.gt(w.and_(w.bits(x), (1 << bits - 1) - 1), infinity)
 
 
 def _of_equal(w: Writer, op: Op, x: Value, y: Value) -> Value:
@@ -38,7 +42,7 @@ def _of_equal(w: Writer, op: Op, x: Value, y: Value) -> Value:
 
 def _extreme(before: Op, zeros: Op, propagate: bool) -> Callable[[Writer, Value, Value], Value]:
     def build(w: Writer, x: Value, y: Value) -> Value:
-        first = w.or_(w.op(before, x, y), _is_nan(w, x if propagate else y))
+        first = w.or_(w.op(before, x, y), is_nan(w, x if propagate else y))
         return w.select(w.eq(x, y), _of_equal(w, zeros, x, y), w.select(first, x, y))
 
     return build

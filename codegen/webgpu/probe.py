@@ -1,43 +1,73 @@
-"""A kernel that asks a driver what it makes of ``fma``, which it may round twice.
+"""A kernel that asks a driver how it rounds, and what the answers mean.
 
-A runtime runs it once for each driver, over an array that holds `FACTORS`, and gives the answer to
-``codegen.caps.webgpu``; with a driver that rounds twice ``fma`` is computed by other operations.
+A runtime runs it once for each driver: `probe` is a legal kernel of `COUNT` invocations over the
+arrays of `questions`, and `judge` turns what it wrote into arguments of ``codegen.caps.webgpu``.
+What a driver does not do is then computed by other operations.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
 
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import f32, i32
+from khaljit.tracer.floats import Array
 from khaljit.tracer.ir import Access, ArrayParam, Element, Memory, Options, Space, Trace
 from khaljit.tracer.ops import Op
 
-__all__ = ["FACTORS", "fma_probe", "is_fused"]
+__all__ = ["COUNT", "judge", "probe", "questions"]
 
+COUNT: Final = 256
 _SMALL: Final = 2.0**-12
-# Of a * b + c; the last bit of the product is lost where it is rounded before the sum.
-FACTORS: Final = (1.0 + _SMALL, 1.0 + _SMALL, -(1.0 + 2 * _SMALL))
 _PLAIN: Final = Access(checked=False, flat=True)
+_NAMES: Final = ("x", "y", "products", "quotients", "roots")
 
 
-def fma_probe() -> Trace:
-    """A legal kernel of one invocation: ``out[0] = fma(a[0], a[1], a[2])``."""
+def probe() -> Trace:
+    """products = fma(x, x, -y), quotients = x / y and roots = sqrt(x), for each invocation."""
     builder = Builder()
     builder.open()
-    arrays = [Memory(Space.ARRAY, k, Element.scalar(f32), (None,)) for k in range(2)]
-    source, out = (builder.memory(memory) for memory in arrays)
-    places = [(builder.const(i32, k),) for k in range(3)]
-    operands = tuple(builder.load(source, place, f32, _PLAIN) for place in places)
-    builder.store(out, places[0], builder.pure(Op.FMA, operands), _PLAIN)
+    arrays = [Memory(Space.ARRAY, k, Element.scalar(f32), (None,)) for k in range(len(_NAMES))]
+    place = (builder.pure(Op.ID, attr=("global", 0), dtype=i32),)
+    x, y = (builder.load(builder.memory(arrays[k]), place, f32, _PLAIN) for k in range(2))
+    results = (
+        builder.pure(Op.FMA, (x, x, builder.pure(Op.NEG, (y,)))),
+        builder.pure(Op.DIV, (x, y)),
+        builder.pure(Op.SQRT, (x,)),
+    )
+    for memory, result in zip(arrays[2:], results, strict=True):
+        builder.store(builder.memory(memory), place, result, _PLAIN)
     builder.end(Op.YIELD)
     params = tuple(
         ArrayParam(name, memory, True, True, memory.number, memory.number)
-        for name, memory in zip(("a", "out"), arrays, strict=True)
+        for name, memory in zip(_NAMES, arrays, strict=True)
     )
-    return Trace("fma_probe", params, (), (1, 1, 1), 32, Options(), builder.close())
+    return Trace("probe", params, (), None, 32, Options(), builder.close())
 
 
-def is_fused(result: float) -> bool:
-    """Whether what the kernel stored was rounded once."""
-    return result == _SMALL * _SMALL
+def questions() -> list[Array]:
+    """The five arrays that the kernel runs on; the last three are written."""
+    rng = np.random.default_rng(2)
+    x = (1.0 + rng.random(COUNT)).astype(np.float32)
+    y = (1.0 + rng.random(COUNT)).astype(np.float32)
+    # Where the last bit of a product is lost if it is rounded before the sum.
+    x[0], y[0] = 1.0 + _SMALL, 1.0 + 2 * _SMALL
+    return [x, y, *(np.zeros(COUNT, np.float32) for _ in range(3))]
+
+
+def judge(arrays: list[Array]) -> dict[str, Any]:
+    """What a driver is like, from the arrays after it has run the kernel.
+
+    >>> arrays = questions()
+    >>> x, y = arrays[:2]
+    >>> arrays[2][0], arrays[3][:], arrays[4][:] = 2.0**-24, x / y, np.sqrt(x)
+    >>> judge(arrays)
+    {'fused': True, 'rounded': True}
+    """
+    x, y, products, quotients, roots = arrays
+    return {
+        "fused": bool(products[0] == _SMALL * _SMALL),
+        "rounded": bool((quotients == x / y).all() and (roots == np.sqrt(x)).all()),
+    }

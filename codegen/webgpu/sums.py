@@ -14,6 +14,7 @@ After::
     %t = add %x 12582912.0
     %r = sub (bitcast f32 (or (bitcast u32 %t) (scalar zero))) 12582912.0
 
+A product that is part of a sum is hidden as well: what may be rounded once is an ``fma`` already.
 The same goes for ``x - x``, which is NaN for infinity and NaN, and for constants 0, since ``x * 0``
 and ``x + 0`` are not what they would be without NaN and -0.
 
@@ -63,7 +64,10 @@ class Sums:
             x, y = args
             if x is y:
                 return x, self._hide(y)
-            args = self._apart(x, self._within(y, _DEPTH)), self._apart(y, self._within(x, _DEPTH))
+            args = (
+                self._hide(x) if _is_product(x) else self._apart(x, self._within(y, _DEPTH)),
+                self._hide(y) if _is_product(y) else self._apart(y, self._within(x, _DEPTH)),
+            )
         return tuple(self._hide(arg) if _is_zero(arg) else arg for arg in args)
 
     def _hide(self, x: Value) -> Value:
@@ -74,8 +78,8 @@ class Sums:
 
     def _apart(self, x: Value, other: frozenset[object]) -> Value:
         """An operand, hidden if it is a sum that shares a part with another."""
-        sum_ = x.args[0] if x.op is Op.NEG else x
-        if sum_.op not in _SUMS or not self._within(x, _DEPTH) & other:
+        plain = x.args[0] if x.op is Op.NEG else x
+        if plain.op not in _SUMS or not self._within(x, _DEPTH) & other:
             return x
         return self._hide(x)
 
@@ -108,6 +112,10 @@ class Sums:
 def _factors(args: tuple[Value, ...]) -> tuple[Value, ...]:
     """The factors of a product that count: weighted sums have constants in common, harmlessly."""
     return tuple(arg for arg in args if arg.op is not Op.CONST)
+
+
+def _is_product(x: Value) -> bool:
+    return (x.args[0] if x.op is Op.NEG else x).op is Op.MUL
 
 
 def _is_zero(x: Value) -> bool:

@@ -24,7 +24,8 @@ Laws:
   once the bits may be mixed, which is the one way in which this is weaker than a store of a byte.
 * Extents, strides and offsets are parameters like scalars.
 * Casts between machine types are left; those from floats to integers have operands in range.
-* Sums whose rounding errors matter are hidden from the driver (``sums.py``).
+* Sums whose rounding errors matter are hidden from the driver (``sums.py``); division and square
+  root of f32 are corrected where the driver's are not rounded correctly (``division.py``).
 * f16 is stored and moved; it is added, subtracted and multiplied, the rest is done in f32.
 """
 
@@ -36,10 +37,12 @@ from typing import Final
 from khaljit.codegen.caps import Caps
 from khaljit.codegen.rounding import f16_to_f32, f32_to_f16, f64_to_f32_odd, sum_to_odd
 from khaljit.codegen.webgpu.cells import Cell, find_cells, part_of
+from khaljit.codegen.webgpu.division import divided, root
 from khaljit.codegen.webgpu.expansions import (
     COUNTS,
     EXTREMES,
     count_narrow,
+    is_nan,
     multiply_high,
     saturated,
     wrapped,
@@ -90,6 +93,7 @@ class _Words(Rewriter):
     ) -> None:
         super().__init__(trace)
         self._arrays: Final = arrays
+        self._corrects: Final = not (caps.rounded or trace.options.fastmath)
         self._parameters: Final = parameters
         self._bindings: Final = bindings
         self._cells: Final = find_cells(trace, caps, bindings)
@@ -171,8 +175,13 @@ class _Words(Rewriter):
 
     def _computed(self, op: Op, args: tuple[Value, ...], dtype: DType, result: DType) -> Value:
         w = self._write
-        if dtype is f16 and op not in _HALF:
+        if dtype is f16 and (op not in _HALF or _may_fuse(op, args)):
             return self._in_f32(op, args)
+        if dtype in (f32, f64) and op in (Op.EQ, Op.NE) and args[0] is args[1]:
+            nan = is_nan(w, args[0])
+            return nan if op is Op.NE else w.not_(nan)
+        if dtype is f32 and op in (Op.DIV, Op.SQRT) and self._corrects:
+            return (divided if op is Op.DIV else root)(w, *args)
         if dtype.is_float and op in EXTREMES:
             return EXTREMES[op](w, *args)
         if op in COUNTS:
@@ -288,3 +297,8 @@ class _Words(Rewriter):
         built = self.builder.effect(value.op, args, value.attr, self.dtype(dtype))
         narrow = dtype in HELD and value.attr not in ("shuffle", "broadcast_first")
         return wrapped(self._write, built, dtype) if narrow else built
+
+
+def _may_fuse(op: Op, args: tuple[Value, ...]) -> bool:
+    """Whether a driver may round a sum of f16 and a product in it at once."""
+    return op in (Op.ADD, Op.SUB) and any(arg.op is Op.MUL for arg in args)

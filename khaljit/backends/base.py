@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import numpy as np
 
@@ -21,10 +21,19 @@ from khaljit.encoders import Encoder
 from khaljit.grids import Grid, Indirect
 from khaljit.profiling import Profile
 from khaljit.tracer.dtypes import DType, by_numpy, f32, i32
-from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError, InternalError, KernelError
+from khaljit.tracer.errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    CapabilityError,
+    InternalError,
+    KernelError,
+)
 from khaljit.tracer.intrinsics.vectors import VectorType
 from khaljit.tracer.ir import Note, Trace, effects
 from khaljit.tracer.ops import Op
+
+if TYPE_CHECKING:
+    from khaljit.foreign import ForeignKernel, Interface
 
 __all__ = ["Device", "Loaded", "Pending", "Target", "Timer", "failed_assertion"]
 
@@ -127,6 +136,8 @@ class Device(ABC):
     has_own_memory: ClassVar[bool] = True  # else it works on NumPy arrays where they are
     name: str
     target: Target
+    lost: bool = False  # it failed for good; `kj.device` opens it anew
+    reason: str = ""  # why `auto` took it
 
     def __repr__(self) -> str:
         return f"kj.device({self.name!r})"
@@ -137,7 +148,7 @@ class Device(ABC):
     # What a backend implements.
 
     @abstractmethod
-    def load(self, artifact: Artifact, trace: Trace) -> Loaded:
+    def load_artifact(self, artifact: Artifact, trace: Trace) -> Loaded:
         """Make an artifact ready to launch."""
 
     @abstractmethod
@@ -185,6 +196,37 @@ class Device(ABC):
     def describe(self) -> Mapping[str, str]:
         """What the device is, for people."""
 
+    # What a backend may have.
+
+    def load_code(self, code: bytes | str, interface: Interface) -> Loaded:
+        """Make hand-written code ready to launch."""
+        raise CapabilityError(
+            f"{self} runs no hand-written code, and kernel {interface.name} is",
+            mend="WebGPU devices take WGSL and SPIR-V, CUDA devices PTX and cubins",
+        )
+
+    def allocate_for(self, nbytes: int, usage: int | str) -> Any:
+        """A new buffer that others use too, in ways that the device has to be told of."""
+        del usage  # memory that needs no permission
+        return self.allocate(nbytes)
+
+    def adopt(
+        self,
+        buffer: Any,
+        dtype: Any,
+        shape: int | tuple[int, ...] | None = None,
+        offset: int = 0,
+    ) -> Array[Any]:
+        """An array in a foreign buffer."""
+        raise CapabilityError(
+            f"{self} adopts no buffer such as {type(buffer).__name__}",
+            mend="copy it: device.array(values)",
+        )
+
+    def native_of(self, array: Array[Any]) -> Any:
+        """The device's own handle of an array's memory."""
+        return array.buffer
+
     # What follows from that.
 
     @abstractmethod
@@ -205,27 +247,68 @@ class Device(ABC):
                 )
             encoder.run()
 
+    def load(
+        self,
+        code: bytes | str,
+        entry: str = "main",
+        params: str = "",
+        *,
+        workgroup: int | tuple[int, ...],
+        uniform: int | None = None,
+        name: str | None = None,
+    ) -> ForeignKernel:
+        """A kernel of hand-written code, launched as any other: ``kernel[grid](*args)``.
+
+        Args:
+            code: WGSL as text or SPIR-V as bytes on WebGPU, PTX as text or a cubin as bytes on
+                CUDA.
+            entry: the name of the entry point.
+            params: what it takes, in the grammar of signatures: ``"const f32[:], f32[:], u32"``.
+                ``khaljit/foreign.py`` says how each reaches the code.
+            workgroup: invocations of a workgroup, which the code has as well.
+            uniform: WebGPU: the binding of a uniform buffer with the numbers; None for immediates.
+            name: what the kernel is called in messages; ``entry`` if None.
+        """
+        from khaljit.foreign import ForeignKernel, Interface
+
+        interface = Interface.parse(params, entry, workgroup, uniform, name or entry)
+        return ForeignKernel(self, interface, self.load_code(code, interface))
+
     def profile(self) -> Profile:
         """Time every dispatch inside a ``with`` block."""
         return Profile(self)
 
-    def empty(self, shape: int | tuple[int, ...], dtype: Any = f32) -> Array[Any]:
-        """A new array whose elements are undefined; ``dtype`` is a dtype or a vector type."""
+    def empty(
+        self, shape: int | tuple[int, ...], dtype: Any = f32, usage: int | str = 0
+    ) -> Array[Any]:
+        """A new array whose elements are undefined.
+
+        Args:
+            dtype: a dtype or a vector type.
+            usage: what others do with the buffer, where a device has to know: on WebGPU wgpu's
+                flags or their names, such as ``"VERTEX|INDEX"``.
+        """
         extents = _shape(shape)
         size = dtype.count * dtype.dtype.size if isinstance(dtype, VectorType) else dtype.size
-        return contiguous(self, self.allocate(size * math.prod(extents)), dtype, extents)
+        nbytes = size * math.prod(extents)
+        buffer = self.allocate_for(nbytes, usage) if usage else self.allocate(nbytes)
+        return contiguous(self, buffer, dtype, extents)
 
-    def zeros(self, shape: int | tuple[int, ...], dtype: Any = f32) -> Array[Any]:
+    def zeros(
+        self, shape: int | tuple[int, ...], dtype: Any = f32, usage: int | str = 0
+    ) -> Array[Any]:
         """A new array of zeros."""
-        return self.full(shape, 0, dtype)
+        return self.full(shape, 0, dtype, usage)
 
-    def full(self, shape: int | tuple[int, ...], value: Any, dtype: Any = f32) -> Array[Any]:
+    def full(
+        self, shape: int | tuple[int, ...], value: Any, dtype: Any = f32, usage: int | str = 0
+    ) -> Array[Any]:
         """A new array with one value in every element."""
-        array = self.empty(shape, dtype)
+        array = self.empty(shape, dtype, usage)
         array.fill(value)
         return array
 
-    def array(self, values: Any, dtype: Any = None) -> Array[Any]:
+    def array(self, values: Any, dtype: Any = None, usage: int | str = 0) -> Array[Any]:
         """A new array with the elements of an array-like; of a vector type its last axis.
 
         Python floats become f32 and Python ints i32, as in kernels; NumPy arrays keep their type.
@@ -240,7 +323,7 @@ class Device(ABC):
                     mend=f"its last axis needs {kind.count} numbers",
                 )
             shape = shape[:-1]
-        array = self.empty(shape, kind)
+        array = self.empty(shape, kind, usage)
         array.write(host.astype(host_dtype(kind), copy=False))
         return array
 

@@ -26,7 +26,7 @@ class NullDevice(HostDevice):
         self.name = "null"
         self.target = TraceTarget("null")
 
-    def load(self, artifact: Artifact, trace: Trace) -> Loaded:
+    def load_artifact(self, artifact: Artifact, trace: Trace) -> Loaded:
         """Nothing to load."""
         del artifact, trace
         return _Nothing()

@@ -56,7 +56,7 @@ class InterpreterDevice(HostDevice):
         self.name = "interpreter"
         self.target = TraceTarget("interpreter")
 
-    def load(self, artifact: Artifact, trace: Trace) -> Loaded:
+    def load_artifact(self, artifact: Artifact, trace: Trace) -> Loaded:
         """Nothing to load."""
         del artifact
         return _Loaded(trace)

@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, final
 
 from khaljit.arguments import Operand
-from khaljit.arrays import Array
 from khaljit.backends.base import Loaded, failed_assertion
 from khaljit.backends.cpu.features import probe
 from khaljit.backends.cpu.loader import Image, load
@@ -29,6 +28,7 @@ __all__ = ["CpuDevice"]
 # takes longer.
 WORTH_THREADS: Final = 200_000
 CHUNKS_PER_THREAD: Final = 8
+_MASK: Final = (1 << 64) - 1
 
 
 @final
@@ -52,7 +52,7 @@ class CpuDevice(HostDevice):
         self.target = Cpu(CpuTarget(self.host.level))
         self.pool: Final = Pool(self.threads)
 
-    def load(self, artifact: Artifact, trace: Trace) -> Loaded:
+    def load_artifact(self, artifact: Artifact, trace: Trace) -> Loaded:
         """Map an object file into executable memory."""
         return _Loaded(self, load(artifact.payload), artifact.plan, trace)
 
@@ -100,16 +100,14 @@ class _Loaded(Loaded):
                 return
         slots: list[int] = []
         for operand in operands:
-            slots.append(_address(operand))
+            slots.append(operand.address)
             slots += operand.shape
             slots += operand.strides
         slots += map(to_bits, self._types, numbers)
         slots += groups
         report = (ctypes.c_int64 * REPORT_SLOTS)() if self._reports else None
         slots.append(ctypes.addressof(report) if report is not None else 0)
-        block = ctypes.create_string_buffer(
-            self._pack(*[slot & 0xFFFFFFFFFFFFFFFF for slot in slots])
-        )
+        block = ctypes.create_string_buffer(self._pack(*[slot & _MASK for slot in slots]))
         total = 1
         work = self._cost
         for count, size, item in zip(groups, self._workgroup, self._item, strict=True):
@@ -122,10 +120,3 @@ class _Loaded(Loaded):
         if report is not None and report[0]:
             _, site, x, y, z, *_ = report
             raise failed_assertion(self._trace, site, (x, y, z))
-
-
-def _address(operand: Operand) -> int:
-    owner = operand.owner
-    if isinstance(owner, Array):
-        return owner.address
-    return int(owner.ctypes.data)

@@ -16,7 +16,6 @@ import numpy as np
 
 from khaljit import compiler
 from khaljit.arguments import Operand
-from khaljit.arrays import Array
 from khaljit.backends.base import Loaded, Timer, failed_assertion
 from khaljit.backends.cuda import driver
 from khaljit.backends.cuda.driver import Context, call
@@ -198,7 +197,7 @@ class CudaDevice(MemoryDevice):
 
     # Kernels.
 
-    def load(self, artifact: Artifact, trace: Trace) -> Loaded:
+    def load_artifact(self, artifact: Artifact, trace: Trace) -> Loaded:
         """Load a cubin, or have the driver compile PTX."""
         self.enter()
         return _Loaded(self, artifact, trace)
@@ -304,6 +303,7 @@ class _Loaded(Loaded):
         entry = plan["entry"].encode()
         self._function: Final = device.call("cuModuleGetFunction", self._module, entry, what=what)
         self._block: Final[tuple[int, int, int]] = tuple(plan["workgroup"])
+        self._item: Final[tuple[int, int, int]] = tuple(plan["item"])
         self._shared: Final[int] = plan["shared"]
         if self._shared:
             kind = driver.library().CUfunction_attribute
@@ -337,8 +337,10 @@ class _Loaded(Loaded):
                 return
         workgroup = self._trace.workgroup or (1, 1, 1)
         blocks = [
-            -(-count * size // block)
-            for count, size, block in zip(groups, workgroup, self._block, strict=True)
+            -(-count * size // (block * item))
+            for count, size, block, item in zip(
+                groups, workgroup, self._block, self._item, strict=True
+            )
         ]
         if blocks[0] > MAX_X or blocks[1] > MAX_YZ or blocks[2] > MAX_YZ:
             self._launch_folded(operands, numbers, groups, math.prod(blocks))
@@ -361,7 +363,7 @@ class _Loaded(Loaded):
         if self._folded is None:
             target = Cuda(self._device.architecture, folded=True)
             compiled = compiler.compile_trace(self._trace, target)
-            loaded = self._device.load(compiled.artifact, self._trace)
+            loaded = self._device.load_artifact(compiled.artifact, self._trace)
             assert isinstance(loaded, _Loaded)
             self._folded = loaded
         self._folded._enqueue(operands, numbers, groups, (blocks, 1, 1))
@@ -375,8 +377,7 @@ class _Loaded(Loaded):
     ) -> None:
         slots: list[int] = []
         for operand in operands:
-            assert isinstance(operand.owner, Array)
-            slots.append(operand.owner.address)
+            slots.append(operand.address)
             slots += operand.shape
             slots += operand.strides
         slots += map(to_bits, self._types, numbers)

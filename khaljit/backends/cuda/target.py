@@ -75,6 +75,7 @@ class Cuda(Target):
         plan = {
             "entry": program.entry,
             "workgroup": list(program.workgroup),
+            "item": list(program.item),
             "shared": program.shared,
             "reports": program.reports,
         }

@@ -1,0 +1,181 @@
+"""Kernels on a WebGPU device: what a launch binds, packs and records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, final
+
+import numpy as np
+
+from khaljit import compiler
+from khaljit.arguments import Operand
+from khaljit.backends.base import Loaded, failed_assertion
+from khaljit.backends.webgpu.buffers import Memory
+from khaljit.backends.webgpu.packing import Pack, packer
+from khaljit.backends.webgpu.pipeline import Pipeline, Range, bindings_of
+from khaljit.backends.webgpu.target import WebGpu, interface_of
+from khaljit.cache.artifact import Artifact
+from khaljit.codegen.layout import REPORT_SLOTS
+from khaljit.codegen.webgpu.interface import Interface
+from khaljit.grids import Grid, Indirect
+from khaljit.tracer.errors import ArgumentValueError
+from khaljit.tracer.ir import Trace
+
+if TYPE_CHECKING:
+    from khaljit.backends.webgpu.device import WebGpuDevice
+
+__all__ = ["MAX_GROUPS", "WebGpuLoaded"]
+
+MAX_GROUPS: Final = 65535  # workgroups on an axis
+NO_GRID: Final = (0, 0, 0)  # where the device reads it, the code does not ask the host
+
+
+@final
+class _Variant:
+    """One program of a kernel: for which arrays share a buffer, and for small or large grids."""
+
+    def __init__(self, device: WebGpuDevice, artifact: Artifact, trace: Trace) -> None:
+        plan = artifact.plan
+        interface = interface_of(plan)
+        self.interface: Final[Interface] = interface
+        self.block: Final[tuple[int, int, int]] = tuple(plan["workgroup"])
+        self.pack: Final[Pack] = packer(
+            interface, [array.memory.element.align for array in trace.arrays]
+        )
+        uniform = None if interface.uniform is None else (interface.uniform, interface.size)
+        self.pipeline: Final = Pipeline(
+            device,
+            trace.name,
+            device.module(artifact.payload, trace),
+            plan["entry"],
+            bindings_of(interface),
+            uniform,
+            interface.size if uniform is None else 0,
+        )
+
+
+@final
+class WebGpuLoaded(Loaded):
+    """A kernel with its variants."""
+
+    def __init__(self, device: WebGpuDevice, artifact: Artifact, trace: Trace) -> None:
+        self._device: Final = device
+        self._trace: Final = trace
+        self._workgroup: Final = trace.workgroup or (1, 1, 1)
+        plain = tuple(range(len(trace.arrays)))
+        self._plain: Final = _Variant(device, artifact, trace)
+        self._variants: Final = {(plain, False): self._plain}
+        self._report: Memory | None = None
+        if artifact.plan["report"] is not None:
+            self._report = device.allocate(8 * REPORT_SLOTS)
+            self._clear_report()
+
+    def launch(
+        self,
+        operands: Sequence[Operand],
+        numbers: Sequence[int | float | bool],
+        groups: Grid | Indirect,
+    ) -> None:
+        """Record a dispatch."""
+        counts: Sequence[int] | tuple[Memory, int]
+        if isinstance(groups, Indirect):
+            if self._trace.workgroup is not None:
+                array = groups.array
+                counts = (array.buffer, array.offset + 4 * groups.offset)
+                self._record(operands, numbers, NO_GRID, counts, False)
+                return
+            groups = groups.read()  # the code must know the grid's invocations
+            if 0 in groups:
+                return
+        counts, folded = self._counts(groups)
+        self._record(operands, numbers, groups, counts, folded)
+
+    def _record(
+        self,
+        operands: Sequence[Operand],
+        numbers: Sequence[int | float | bool],
+        grid: Grid,
+        counts: Sequence[int] | tuple[Memory, int],
+        folded: bool,
+    ) -> None:
+        device = self._device
+        buffers: list[Memory] = [operand.owner.buffer for operand in operands]  # type: ignore[union-attr]
+        with device.lock:
+            variant = self._plain
+            if folded or len(set(buffers)) != len(buffers):
+                variant = self._variant(buffers, folded)
+            pipeline = variant.pipeline
+            key = (pipeline.number, *[buffer.address for buffer in buffers])
+            group = device.groups.get(key)
+            if group is None:
+                group = pipeline.bind(key, self._ranges(variant, buffers))
+            if self._report is not None:
+                device.expect_report(self)
+            pipeline.record(group, variant.pack(operands, numbers, grid), counts)
+
+    def _ranges(self, variant: _Variant, buffers: Sequence[Memory]) -> dict[int, Range]:
+        """What to bind: whole buffers, since views are offsets in the code."""
+        distinct = list(dict.fromkeys(buffers))
+        found: dict[int, Range] = {
+            number: (distinct[number], 0, self._bindable(distinct[number]))
+            for number, one in enumerate(variant.interface.bindings)
+            if one.used
+        }
+        if variant.interface.report is not None:
+            assert self._report is not None
+            found[variant.interface.report] = (self._report, 0, self._report.nbytes)
+        return found
+
+    def _bindable(self, buffer: Memory) -> int:
+        limit = self._device.limits["max-storage-buffer-binding-size"]
+        if buffer.nbytes > limit:
+            raise ArgumentValueError(
+                f"kernel {self._trace.name}: a buffer of {buffer.nbytes} bytes cannot be bound",
+                mend=f"{self._device} binds at most {limit} bytes",
+            )
+        return buffer.nbytes
+
+    def _counts(self, groups: Grid) -> tuple[tuple[int, int, int], bool]:
+        """Workgroups to dispatch, and whether the code has to count them along a line."""
+        x, y, z = (
+            -(-count * size // block)
+            for count, size, block in zip(groups, self._workgroup, self._plain.block, strict=True)
+        )
+        if x <= MAX_GROUPS and y <= MAX_GROUPS and z <= MAX_GROUPS:
+            return (x, y, z), False
+        total = x * y * z
+        if total > MAX_GROUPS**3:
+            raise ArgumentValueError(
+                f"kernel {self._trace.name}: {total} workgroups are too many for one launch",
+                mend="launch it in parts, or loop with kj.grid_stride",
+            )
+        x = min(total, MAX_GROUPS)
+        y = min(-(-total // x), MAX_GROUPS)
+        return (x, y, -(-total // (x * y))), True
+
+    def _variant(self, buffers: Sequence[Memory], folded: bool) -> _Variant:
+        distinct = list(dict.fromkeys(buffers))
+        bindings = tuple(distinct.index(buffer) for buffer in buffers)
+        found = self._variants.get((bindings, folded))
+        if found is None:
+            target = self._device.target
+            assert isinstance(target, WebGpu)
+            compiled = compiler.compile_trace(
+                self._trace, target.varied(bindings=bindings, fold=folded)
+            )
+            found = _Variant(self._device, compiled.artifact, self._trace)
+            self._variants[bindings, folded] = found
+        return found
+
+    def _clear_report(self) -> None:
+        assert self._report is not None
+        self._device.upload(self._report, 0, np.zeros(8 * REPORT_SLOTS, np.uint8))
+
+    def raise_report(self) -> None:
+        """Raise what the kernel reported, if it did."""
+        assert self._report is not None
+        raw = self._device.download(self._report, 0, 8 * REPORT_SLOTS).take()
+        flag, site, x, y, z, *_ = raw.view(np.int64).tolist()
+        if flag:
+            self._clear_report()
+            raise failed_assertion(self._trace, site, (x, y, z))

@@ -1,0 +1,111 @@
+"""Packing the parameters of a launch: one function per kernel, made from its interface.
+
+`packer` writes the function as an expression and evaluates it, as named tuples are made: a launch
+then costs one call of `struct.pack`, whatever the number of parameters. What that does not take (a
+number out of the range of its slot, types without a format) goes the general way of
+`Interface.pack`, which is the meaning.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from khaljit.arguments import Operand
+from khaljit.arrays import Array
+from khaljit.codegen.webgpu.interface import Interface, Slot, Source
+from khaljit.grids import Grid
+from khaljit.tracer.dtypes import DType, bool_, f16, f32, f64
+
+__all__ = ["Pack", "packer"]
+
+Pack = Callable[[Sequence[Operand], Sequence[int | float | bool], Grid], bytes]
+
+_FLOATS: Final[dict[DType, str]] = {f16: "e2x", f32: "f", f64: "d"}
+_WORDS: Final = {(4, True): "i", (4, False): "I", (8, True): "q", (8, False): "Q"}
+_SPELLINGS: Final = {
+    "scalar": "numbers[{number}]",
+    "extent": "grid[{axis}]",
+    "groups": "grid[{axis}]",
+    "shape": "operands[{number}].shape[{axis}]",
+    "stride": "operands[{number}].strides[{axis}]",
+    "offset": "operands[{number}].owner.offset // {unit}",
+    "zero": "0",
+}
+
+
+def packer(interface: Interface, units: Sequence[int]) -> Pack:
+    """The function that packs a launch's parameters.
+
+    Args:
+        units: per array parameter the alignment of its elements, which offsets count.
+    """
+
+    def general(
+        operands: Sequence[Operand], numbers: Sequence[int | float | bool], grid: Grid
+    ) -> bytes:
+        return interface.pack(lambda source: _number(source, operands, numbers, grid))
+
+    formats, spellings, at = ["<"], [], 0
+    for slot in interface.slots:
+        form = _form(slot)
+        if form is None:
+            return general
+        formats.append(f"{slot.at - at}x{form}")
+        spellings.append(_spelling(slot, units))
+        at = slot.at + slot.size
+    formats.append(f"{interface.size - at}x")
+    pack = struct.Struct("".join(formats)).pack
+    made: Pack = eval(
+        f"lambda operands, numbers, grid: pack({', '.join(spellings)})", {"pack": pack}
+    )
+
+    def quick(
+        operands: Sequence[Operand], numbers: Sequence[int | float | bool], grid: Grid
+    ) -> bytes:
+        try:
+            return made(operands, numbers, grid)
+        except (struct.error, OverflowError):
+            return general(operands, numbers, grid)
+
+    return quick
+
+
+def _form(slot: Slot) -> str | None:
+    """The letters of `struct` for a slot; None where it has none."""
+    if slot.dtype.is_float:
+        return _FLOATS.get(slot.dtype) if slot.source.half is None else None
+    signed = slot.dtype.is_signed and slot.source.half is None
+    return _WORDS[slot.size, signed]
+
+
+def _spelling(slot: Slot, units: Sequence[int]) -> str:
+    source = slot.source
+    unit = units[source.number] if source.kind == "offset" else 1
+    text = _SPELLINGS[source.kind].format(number=source.number, axis=source.axis, unit=unit)
+    if slot.dtype is bool_:
+        return f"int({text})"
+    if source.half is not None:
+        return f"({text}) >> {32 * source.half} & 0xFFFFFFFF"
+    return text
+
+
+def _number(
+    source: Source,
+    operands: Sequence[Operand],
+    numbers: Sequence[int | float | bool],
+    grid: Grid,
+) -> Any:
+    """What a parameter of the code is, at this launch."""
+    if source.kind == "scalar":
+        return numbers[source.number]
+    if source.kind in ("extent", "groups"):
+        return grid[source.axis]
+    operand = operands[source.number]
+    if source.kind == "shape":
+        return operand.shape[source.axis]
+    if source.kind == "stride":
+        return operand.strides[source.axis]
+    assert isinstance(operand.owner, Array)
+    return operand.owner.offset // operand.owner.alignment

@@ -1,0 +1,133 @@
+"""Pipelines: a module, its layout, and the bind groups that were made for it."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
+
+from khaljit.backends.webgpu.buffers import Memory
+from khaljit.codegen.webgpu.interface import Interface
+
+if TYPE_CHECKING:
+    from khaljit.backends.webgpu.device import WebGpuDevice
+
+__all__ = ["Pipeline", "Range", "bindings_of"]
+
+Range = tuple[Memory, int, int]  # a buffer, an offset, and bytes from there
+STORAGE: Final = {True: "storage", False: "read-only-storage"}
+
+
+@final
+class Pipeline:
+    """One program on a device.
+
+    Args:
+        module: of the program; made by the caller, who knows how far to trust it.
+        bindings: numbers and types of the storage buffers of group 0.
+        uniform: the binding of the uniform buffer with the parameters, and its bytes.
+        immediates: bytes of parameters that travel with the dispatch.
+    """
+
+    _numbers: ClassVar[itertools.count[int]] = itertools.count()
+
+    def __init__(
+        self,
+        device: WebGpuDevice,
+        name: str,
+        module: Any,
+        entry: str,
+        bindings: Mapping[int, str],
+        uniform: tuple[int, int] | None,
+        immediates: int,
+    ) -> None:
+        handle = device.handle
+        stage = device.wgpu.ShaderStage.COMPUTE
+        self.number: Final = next(self._numbers)
+        self.name: Final = name
+        self._device: Final = device
+        self._uniform: Final = uniform
+        layout: list[dict[str, Any]] = [{"type": kind} for kind in bindings.values()]
+        numbers = list(bindings)
+        if uniform is not None:
+            numbers.append(uniform[0])
+            layout.append({"type": "uniform", "has_dynamic_offset": True})
+        entries = [
+            {"binding": number, "visibility": stage, "buffer": one}
+            for number, one in zip(numbers, layout, strict=True)
+        ]
+        extra = {"immediate_size": immediates} if immediates else {}
+
+        def make() -> tuple[Any, Any]:
+            group = handle.create_bind_group_layout(entries=entries, label=name)
+            whole = handle.create_pipeline_layout(bind_group_layouts=[group], **extra)
+            compute = {"module": module, "entry_point": entry}
+            return group, handle.create_compute_pipeline(layout=whole, compute=compute, label=name)
+
+        self._layout: Final[Any]
+        self.handle: Final[Any]
+        self._layout, self.handle = device.guarded(f"making a pipeline of kernel {name}", make)
+
+    def bind(self, key: tuple[int, ...], ranges: Mapping[int, Range]) -> Any:
+        """A new bind group, kept under a key while its buffers live."""
+        device = self._device
+        whole = dict(ranges)
+        if self._uniform is not None:
+            number, size = self._uniform
+            whole[number] = (device.ring().memory, 0, size)
+        entries = [
+            {
+                "binding": number,
+                "resource": {"buffer": buffer.handle, "offset": offset, "size": nbytes},
+            }
+            for number, (buffer, offset, nbytes) in whole.items()
+        ]
+        group = device.guarded(
+            f"binding the arrays of kernel {self.name}",
+            lambda: device.handle.create_bind_group(layout=self._layout, entries=entries),
+        )
+        device.groups.add(key, group, [buffer for buffer, _, _ in whole.values()])
+        return group
+
+    def record(self, group: Any, block: bytes, counts: Sequence[int] | tuple[Memory, int]) -> None:
+        """Record a dispatch; ``counts`` are workgroups, or a buffer and an offset of them."""
+        device = self._device
+        offset = -1 if self._uniform is None else device.ring().put(block)
+        immediates = block if self._uniform is None else None
+        recorder = device.recorder()
+        if len(counts) == 3:
+            recorder.dispatch(self.handle, group, offset, immediates, *counts)
+        else:
+            memory, at = counts
+            assert isinstance(memory, Memory)
+            recorder.dispatch_indirect(self.handle, group, offset, immediates, memory.handle, at)
+        device.count(self.name)
+
+
+def bindings_of(interface: Interface) -> dict[int, str]:
+    """Numbers and types of a program's storage buffers."""
+    found = {
+        number: STORAGE[one.writable] for number, one in enumerate(interface.bindings) if one.used
+    }
+    if interface.report is not None:
+        found[interface.report] = STORAGE[True]
+    return found
+
+
+def local_size(code: bytes, entry: str) -> tuple[int, int, int] | None:
+    """The workgroup size of an entry point of a SPIR-V module, where it says so literally."""
+    words = struct.unpack(f"<{len(code) // 4}I", code[: len(code) // 4 * 4])
+    at, point = 5, None
+    while at < len(words):
+        size, op = words[at] >> 16, words[at] & 0xFFFF
+        if size == 0:
+            return None
+        if op == 15:  # OpEntryPoint model id name...
+            text = struct.pack(f"<{size - 3}I", *words[at + 3 : at + size])
+            if text.split(b"\0")[0].decode(errors="replace") == entry:
+                point = words[at + 2]
+        if op == 16 and words[at + 1] == point and words[at + 2] == 17:  # LocalSize
+            return words[at + 3], words[at + 4], words[at + 5]
+        at += size
+    return None
