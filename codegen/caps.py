@@ -165,8 +165,8 @@ def webgpu(
 ) -> Caps:
     """The row of a WebGPU device with some of its optional features and its limits.
 
-    ``fused`` says whether the driver's ``fma`` rounds once, ``rounded`` whether it divides and takes
-    roots correctly: a device must be asked by running it (``codegen/webgpu/probe.py``).
+    ``fused`` says whether the driver's ``fma`` rounds once, ``rounded`` whether it divides and
+    takes roots correctly: a device must be asked by running it (``codegen/webgpu/probe.py``).
 
     What the machine lacks of the integers is carried in 32-bit ones (``codegen/webgpu``). f64
     asks for 64-bit integers, too, since its bits must be had.

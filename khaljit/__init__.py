@@ -16,6 +16,7 @@ from khaljit.devices import (
     current_device,
     device,
     devices,
+    from_wgpu,
     use,
 )
 from khaljit.grids import (
@@ -308,6 +309,7 @@ __all__ = [
     "floor",
     "fma",
     "fract",
+    "from_wgpu",
     "gamma",
     "global_id",
     "grid_stride",

@@ -138,10 +138,22 @@ def _view_of(operand: Operand) -> tuple[object, ...]:
 class Parameters:
     """The parameters of a kernel and what their annotations ask for."""
 
-    def __init__(self, function: FunctionType, name: str, skip: int = 0) -> None:
-        self.kernel = name
-        self.signature = inspect.signature(function)
-        found = list(self.signature.parameters.values())
+    def __init__(
+        self,
+        kernel: str,
+        parameters: Sequence[inspect.Parameter],
+        annotations: Sequence[Annotation | None],
+    ) -> None:
+        self.kernel = kernel
+        self.names = tuple(one.name for one in parameters)
+        self.annotations = tuple(annotations)
+        self.signature = inspect.Signature(parameters)
+        self._positional = sum(one.kind is not one.KEYWORD_ONLY for one in parameters)
+
+    @classmethod
+    def of(cls, function: FunctionType, name: str, skip: int = 0) -> Parameters:
+        """Those of a function, without the first ``skip``."""
+        found = list(inspect.signature(function).parameters.values())
         for parameter in found:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise ArgumentTypeError(
@@ -149,10 +161,7 @@ class Parameters:
                     mend="name every parameter; pass many arrays as a tuple",
                 )
         kinds = of_function(function)
-        self.names = tuple(one.name for one in found[skip:])
-        self.annotations = tuple(kinds[one] for one in self.names)
-        self.signature = self.signature.replace(parameters=found[skip:])
-        self._positional = sum(one.kind is not one.KEYWORD_ONLY for one in found[skip:])
+        return cls(name, found[skip:], [kinds[one.name] for one in found[skip:]])
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """The arguments in the order of the parameters, defaults filled in."""

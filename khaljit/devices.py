@@ -12,7 +12,7 @@ from typing import Any, Final
 from khaljit.backends.base import Device
 from khaljit.tracer.errors import ArgumentValueError, DeviceError, KhaljitError
 
-__all__ = ["current_device", "device", "devices", "use"]
+__all__ = ["current_device", "device", "devices", "from_wgpu", "use"]
 
 
 def _cpu(number: int | None, **options: Any) -> Device:
@@ -53,7 +53,8 @@ def _refuse_number(kind: str, number: int | None) -> None:
         raise ArgumentValueError(f"there is one {kind} device", mend=f'write kj.device("{kind}")')
 
 
-# Kinds of devices with what opens one; `auto` tries those that `AUTO` lists, in order.
+# Kinds of devices with what opens one; `auto` tries those that `AUTO` lists, in order, and takes
+# a WebGPU adapter only if it is hardware.
 _KINDS: Final[dict[str, Callable[..., Device]]] = {
     "cuda": _cuda,
     "webgpu": _webgpu,
@@ -61,14 +62,17 @@ _KINDS: Final[dict[str, Callable[..., Device]]] = {
     "interpreter": _interpreter,
     "null": _null,
 }
-AUTO: Final = ("cuda", "cpu")
+AUTO: Final = ("cuda", "webgpu", "cpu")
 
 _OPEN: Final[dict[tuple[object, ...], Device]] = {}
 _LOCK: Final = threading.Lock()
 
 
 def device(name: str = "auto", **options: Any) -> Device:
-    """A device by name: ``"cpu"``, ``"interpreter"``, or ``"auto"`` for the best one there is.
+    """A device by name: ``"cuda"``, ``"webgpu"``, ``"cpu"``, ``"interpreter"``, or ``"auto"``.
+
+    ``auto`` takes CUDA, else a WebGPU adapter that is hardware, else the CPU; ``device.reason``
+    says why.
 
     ``kj.device("cpu", threads=2)`` limits the threads of a launch. One device object is made per
     name and options. A device that is asked for by name and missing is a DeviceError.
@@ -83,10 +87,11 @@ def device(name: str = "auto", **options: Any) -> Device:
         )
     if number and not number.isdecimal():
         raise ArgumentValueError(f"{name!r} names no device", mend=f'write "{kind}" or "{kind}:1"')
-    key = (kind, int(number or 0), tuple(sorted(options.items())))
+    which = "" if number == "0" and kind == "cuda" else number  # the first one is the default
+    key = (kind, which, tuple(sorted(options.items())))
     with _LOCK:
         found = _OPEN.get(key)
-        if found is None:
+        if found is None or found.lost:
             found = _OPEN[key] = _KINDS[kind](int(number) if number else None, **options)
     return found
 
@@ -95,10 +100,35 @@ def _auto() -> Device:
     reasons = []
     for kind in AUTO:
         try:
-            return device(kind)
+            if kind == "webgpu":
+                _expect_hardware()
+            found = device(kind)
         except DeviceError as error:
-            reasons.append(f"{kind}: {error.message}")
+            reasons.append(f"no {kind}: {error.message}")
+            continue
+        found.reason = "; ".join((*reasons, f"so {found}" if reasons else f"{found} comes first"))
+        return found
     raise DeviceError("there is no device to run on: " + "; ".join(reasons))
+
+
+def _expect_hardware() -> None:
+    """Raise DeviceError where the only WebGPU adapter computes on the CPU, which is slower at that
+    than khaljit's own code for it."""
+    from khaljit.backends.webgpu import adapters
+
+    adapters.choose(None, hardware=True)
+
+
+def from_wgpu(handle: Any) -> Device:
+    """The device that works on a ``wgpu.GPUDevice`` of another library's, such as a renderer's.
+
+    ``device.adopt(buffer, kj.f32)`` makes an array of one of its buffers, and ``array.native``
+    gives the ``wgpu.GPUBuffer`` of an array. Commands of khaljit's are in the queue after
+    ``array.native``, ``device.poll()`` or anything that waits.
+    """
+    from khaljit.backends.webgpu.device import adopt_device
+
+    return adopt_device(handle)
 
 
 def devices() -> dict[str, Device | KhaljitError]:

@@ -33,7 +33,7 @@ from khaljit.tracer.passes.contract import contract
 from khaljit.tracer.record import Recording, record
 from khaljit.tracer.recorder import Guard
 
-__all__ = ["Kernel", "Launch", "jit"]
+__all__ = ["Kernel", "Launch", "Workgroup", "check_operands", "jit", "parse_workgroup"]
 
 Workgroup = tuple[int, int, int]
 # Steps to spend on telling whether two interleaved views share an element; NumPy's stubs allow
@@ -88,7 +88,7 @@ def jit(
         signatures: what ``khaljit warm`` compiles, such as ``"f32[:], f32[:]"``.
     """
     options = Options(contract, fastmath, unchecked, debug)
-    settings = _Settings(_workgroup(workgroup), options, name, salt, tuple(signatures or ()))
+    settings = _Settings(parse_workgroup(workgroup), options, name, salt, tuple(signatures or ()))
     if function is None:
         return lambda function: _make(function, settings)
     return _make(function, settings)
@@ -104,7 +104,7 @@ class _Settings:
     signatures: tuple[str, ...]
 
 
-def _workgroup(size: int | tuple[int, ...] | None) -> Workgroup | None:
+def parse_workgroup(size: int | tuple[int, ...] | None) -> Workgroup | None:
     if size is None:
         return None
     parts = size if isinstance(size, tuple) else (size,)
@@ -194,7 +194,7 @@ class Kernel:
         settings = self._settings
         if workgroup is not None:
             settings = _Settings(
-                _workgroup(workgroup),
+                parse_workgroup(workgroup),
                 settings.options,
                 settings.name,
                 settings.salt,
@@ -226,7 +226,7 @@ class Kernel:
         plan = self._plans.get((device, signature))
         if plan is None or not plan.holds():
             plan = self._plan(device, signature)
-        _check_operands(self.name, call.operands, plan.written)
+        check_operands(self.name, call.operands, plan.written)
         return Dispatch(
             self.name,
             device,
@@ -266,7 +266,7 @@ class Kernel:
         """The parameters; read at the first use, when all names in annotations exist."""
         if self._parameters is None:
             skip = 0 if self._owner is None else 1
-            self._parameters = Parameters(self._function, self.name, skip)
+            self._parameters = Parameters.of(self._function, self.name, skip)
         return self._parameters
 
     def _read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Call:
@@ -375,7 +375,7 @@ def _looked_at(trace: Trace) -> tuple[bool, ...]:
     return tuple(number in found for number in range(len(trace.arrays)))
 
 
-def _check_operands(kernel: str, operands: Sequence[Operand], written: Sequence[bool]) -> None:
+def check_operands(kernel: str, operands: Sequence[Operand], written: Sequence[bool]) -> None:
     """What is written can be written, and overlaps nothing but the very same view."""
     for operand, writes in zip(operands, written, strict=True):
         owner = operand.owner

@@ -18,12 +18,13 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+from khaljit.annotations import ArrayOf
 from khaljit.arguments import Parameters, Signature, array_entry, const_entry, scalar_entry
 from khaljit.tracer.dtypes import ALL, DType
 from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.intrinsics.vectors import VECTORS, VectorType
 
-__all__ = ["parse_signature"]
+__all__ = ["parse_annotation", "parse_signature", "split_signature"]
 
 _TYPES: Final[dict[str, DType | VectorType]] = {
     **{dtype.name: dtype for dtype in ALL},
@@ -34,7 +35,7 @@ _ARRAY: Final = re.compile(r"(\w+)\s*\[(.*)\]\Z", re.DOTALL)
 
 def parse_signature(text: str, parameters: Parameters) -> Signature:
     """The launch signature that a text stands for; ArgumentValueError when it is malformed."""
-    items = list(_split(text))
+    items = list(split_signature(text))
     if len(items) != len(parameters.names):
         raise ArgumentValueError(
             f"the signature {text!r} has {len(items)} items, and kernel {parameters.kernel} has "
@@ -55,7 +56,7 @@ def parse_signature(text: str, parameters: Parameters) -> Signature:
     return Signature(tuple(entries), 32, first, tuple(range(len(shapes))))
 
 
-def _split(text: str) -> Iterator[str]:
+def split_signature(text: str) -> Iterator[str]:
     """Items between commas that stand outside brackets and quotes."""
     depth, start, quote = 0, 0, ""
     for place, letter in enumerate(text):
@@ -73,6 +74,16 @@ def _split(text: str) -> Iterator[str]:
     rest = text[start:].strip()
     if rest:
         yield rest
+
+
+def parse_annotation(item: str) -> ArrayOf | DType | VectorType:
+    """What an item says of the argument that it stands for; of an array type and axes."""
+    match = _ARRAY.match(item)
+    if match is None:
+        return _type(item, item)
+    _array(match[1], match[2], item)  # the checks
+    axes = match[2].count(",") + 1 if match[2].strip() else 0
+    return ArrayOf(_type(match[1], item), axes)
 
 
 def _type(name: str, item: str) -> DType | VectorType:

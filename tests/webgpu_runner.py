@@ -30,7 +30,7 @@ __all__ = [
     "FEATURES",
     "adapter_reason",
     "device_caps",
-    "rounds_exactly",
+    "keeps_subnormals",
     "run",
     "subgroup_size",
 ]
@@ -66,8 +66,8 @@ def adapter_reason() -> str | None:
     return None
 
 
-def rounds_exactly() -> bool:
-    """Whether the adapter divides and takes roots with correct rounding: a processor does."""
+def keeps_subnormals() -> bool:
+    """Whether the adapter computes with subnormal numbers of f32: a processor does."""
     return bool(_adapter().info["adapter_type"] == "CPU")
 
 
@@ -86,7 +86,13 @@ def device_caps(*leave_out: str, immediates: int | None = None, shared_bytes: in
     features = frozenset(_device().features) - frozenset(leave_out)
     if immediates is None:
         immediates = 128 if "immediates" in features else 0
-    return webgpu(features, immediates=immediates, shared_bytes=shared_bytes, **_rounding())
+    return webgpu(
+        features,
+        immediates=immediates,
+        shared_bytes=shared_bytes,
+        fused=_rounding()["fused"],
+        rounded=_rounding()["rounded"],
+    )
 
 
 @functools.cache

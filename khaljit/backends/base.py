@@ -33,7 +33,7 @@ from khaljit.tracer.ir import Note, Trace, effects
 from khaljit.tracer.ops import Op
 
 if TYPE_CHECKING:
-    from khaljit.foreign import ForeignKernel, Interface
+    from khaljit.foreign import CodeInterface, ForeignKernel
 
 __all__ = ["Device", "Loaded", "Pending", "Target", "Timer", "failed_assertion"]
 
@@ -198,7 +198,7 @@ class Device(ABC):
 
     # What a backend may have.
 
-    def load_code(self, code: bytes | str, interface: Interface) -> Loaded:
+    def load_code(self, code: bytes | str, interface: CodeInterface) -> Loaded:
         """Make hand-written code ready to launch."""
         raise CapabilityError(
             f"{self} runs no hand-written code, and kernel {interface.name} is",
@@ -269,9 +269,9 @@ class Device(ABC):
             uniform: WebGPU: the binding of a uniform buffer with the numbers; None for immediates.
             name: what the kernel is called in messages; ``entry`` if None.
         """
-        from khaljit.foreign import ForeignKernel, Interface
+        from khaljit.foreign import CodeInterface, ForeignKernel
 
-        interface = Interface.parse(params, entry, workgroup, uniform, name or entry)
+        interface = CodeInterface.parse(params, entry, workgroup, uniform, name or entry)
         return ForeignKernel(self, interface, self.load_code(code, interface))
 
     def profile(self) -> Profile:

@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar, Token
-from typing import Any, ClassVar, Final, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 import numpy as np
 
@@ -27,6 +27,9 @@ from khaljit.grids import Grid, Indirect
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.errors import ArgumentValueError, DeviceError
 from khaljit.tracer.ir import Trace
+
+if TYPE_CHECKING:
+    from khaljit.foreign import CodeInterface
 
 __all__ = ["CudaDevice", "stream"]
 
@@ -201,6 +204,21 @@ class CudaDevice(MemoryDevice):
         """Load a cubin, or have the driver compile PTX."""
         self.enter()
         return _Loaded(self, artifact, trace)
+
+    def load_code(self, code: bytes | str, interface: CodeInterface) -> Loaded:
+        """Load hand-written PTX or a cubin."""
+        from khaljit.backends.cuda.foreign import ForeignLoaded
+
+        self.enter()
+        return ForeignLoaded(self, code, interface)
+
+    def unload(self, module: Any) -> None:
+        """Forget a module, unless all is lost anyhow."""
+        _unload(self, module)
+
+    def native_of(self, array: Array[Any]) -> int:
+        """The address of the first element."""
+        return array.address
 
     def describe(self) -> Mapping[str, str]:
         """Name, capability, memory, driver."""

@@ -66,8 +66,8 @@ def adapters() -> list[Any]:
         raise DeviceError(f"there is no WebGPU adapter: {error}", mend=MEND) from None
 
 
-def choose(number: int | None, hardware: bool) -> Any:
-    """An adapter by its number; without one the fastest."""
+def choose(number: int | None, *, hardware: bool = False) -> Any:
+    """An adapter by its number; without one the fastest, which may have to be hardware."""
     if number is not None:
         found = adapters()
         if number >= len(found):

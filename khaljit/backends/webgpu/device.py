@@ -44,7 +44,7 @@ from khaljit.tracer.errors import ArgumentValueError, DeviceError
 from khaljit.tracer.ir import Trace
 
 if TYPE_CHECKING:
-    from khaljit.foreign import Interface
+    from khaljit.foreign import CodeInterface
 
 __all__ = ["WebGpuDevice", "adopt_device"]
 
@@ -59,26 +59,25 @@ class WebGpuDevice(MemoryDevice):
 
     Args:
         number: which adapter, in the order that wgpu lists them; the fastest if None.
-        hardware: refuse adapters that compute on the CPU.
         adopted: a foreign ``wgpu.GPUDevice`` to work on.
     """
 
     kind: ClassVar[str] = "webgpu"
 
-    def __init__(
-        self, number: int | None = None, *, hardware: bool = False, adopted: Any = None
-    ) -> None:
+    def __init__(self, number: int | None = None, *, adopted: Any = None) -> None:
         self.wgpu: Final = adapters.binding()
         self.name = "webgpu" if number is None else f"webgpu:{number}"
         if adopted is None:
-            adopted = adapters.open_device(adapters.choose(number, hardware))
+            adopted = adapters.open_device(adapters.choose(number))
         else:
             self.name = "webgpu:adopted"
         self.handle: Final = adopted
         self.info: Final = dict(adopted.adapter.info)
         self.limits: Final = dict(adopted.limits)
         self.features: Final = frozenset(adopted.features)
-        self.target = _target(self.features, self.limits)
+        has = "immediates" in self.features
+        self.immediates: Final = self.limits.get("max-immediate-size", 0) if has else 0
+        self.target = _target(self.features, self.limits, self.immediates)
         self.lock: Final = threading.RLock()
         self.groups: Final = BindGroups()
         self.staging: Final = StagingPool(self)
@@ -95,11 +94,6 @@ class WebGpuDevice(MemoryDevice):
             self.info["backend_type"] == "Vulkan"
             and os.environ.get("KHALJIT_WEBGPU_TRUSTED") != "0"
         )
-
-    @property
-    def is_hardware(self) -> bool:
-        """Whether it is more than a CPU that plays a GPU."""
-        return bool(self.info["adapter_type"] != "CPU")
 
     def describe(self) -> Mapping[str, str]:
         """Adapter, features and limits."""
@@ -350,7 +344,7 @@ class WebGpuDevice(MemoryDevice):
         """Make a pipeline."""
         return WebGpuLoaded(self, artifact, trace)
 
-    def load_code(self, code: bytes | str, interface: Interface) -> Loaded:
+    def load_code(self, code: bytes | str, interface: CodeInterface) -> Loaded:
         """A pipeline of hand-written WGSL or SPIR-V."""
         from khaljit.backends.webgpu.foreign import ForeignLoaded
 
@@ -371,7 +365,7 @@ class WebGpuDevice(MemoryDevice):
         )
 
 
-def _target(features: frozenset[str], limits: Mapping[str, int]) -> WebGpu:
+def _target(features: frozenset[str], limits: Mapping[str, int], immediates: int) -> WebGpu:
     return WebGpu(
         webgpu(
             features,
@@ -382,7 +376,7 @@ def _target(features: frozenset[str], limits: Mapping[str, int]) -> WebGpu:
                 limits["max-compute-workgroup-size-z"],
             ),
             shared_bytes=limits["max-compute-workgroup-storage-size"],
-            immediates=limits.get("max-immediate-size", 0) if "immediates" in features else 0,
+            immediates=immediates,
         )
     )
 

@@ -65,9 +65,9 @@ class Pipeline:
             compute = {"module": module, "entry_point": entry}
             return group, handle.create_compute_pipeline(layout=whole, compute=compute, label=name)
 
-        self._layout: Final[Any]
-        self.handle: Final[Any]
-        self._layout, self.handle = device.guarded(f"making a pipeline of kernel {name}", make)
+        made = device.guarded(f"making a pipeline of kernel {name}", make)
+        self._layout: Final = made[0]
+        self.handle: Final = made[1]
 
     def bind(self, key: tuple[int, ...], ranges: Mapping[int, Range]) -> Any:
         """A new bind group, kept under a key while its buffers live."""
