@@ -186,7 +186,7 @@ class _Operations(Rewriter):
             raise CapabilityError(
                 f"{self.caps.name} cannot print",
                 at=value.at,
-                mend='run the kernel on the device "python", or store what is of interest',
+                mend='run the kernel on the device "interpreter", or store what is of interest',
             )
         if isinstance(value.attr, AtomicAccess):
             kind, dtype = value.attr.kind, value.type

@@ -9,6 +9,9 @@ from khaljit.annotations import (
 from khaljit.arrays import (
     Array,
 )
+from khaljit.backends.cuda.streams import (
+    stream,
+)
 from khaljit.cache.errors import (
     CacheWarning,
 )
@@ -368,6 +371,7 @@ __all__ = [
     "sqrt",
     "step",
     "storage_barrier",
+    "stream",
     "subgroup_add",
     "subgroup_all",
     "subgroup_and",

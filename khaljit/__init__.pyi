@@ -25,6 +25,7 @@ from typing import (
 
 from khaljit.arrays import Array as Array
 from khaljit.backends.base import Device as Device
+from khaljit.backends.cuda.streams import stream as stream
 from khaljit.cache.errors import CacheWarning as CacheWarning
 from khaljit.grids import Indirect as Indirect
 from khaljit.grids import Workgroups as Workgroups

@@ -58,7 +58,7 @@ class ConstOf:
 @final
 @dataclass(frozen=True, slots=True)
 class GroupOf:
-    """A tuple or dataclass of annotated parts."""
+    """A tuple, named tuple or dataclass of annotated parts."""
 
     make: Any
     names: tuple[str, ...]
@@ -142,9 +142,9 @@ def parse(annotation: Any, where: str) -> Annotation | None:
     if typing.get_origin(annotation) is builtins.tuple:
         parts = tuple(parse(part, where) for part in typing.get_args(annotation))
         return GroupOf(tuple, tuple(str(k) for k in range(len(parts))), parts)
-    if dataclasses.is_dataclass(annotation) and isinstance(annotation, type):
+    names = _field_names(annotation)
+    if names is not None:
         hints = typing.get_type_hints(annotation)
-        names = tuple(field.name for field in dataclasses.fields(annotation))
         return GroupOf(annotation, names, tuple(parse(hints[name], where) for name in names))
     if isinstance(annotation, types.UnionType) or typing.get_origin(annotation) is typing.Union:
         rest = [one for one in typing.get_args(annotation) if one is not type(None)]
@@ -155,6 +155,18 @@ def parse(annotation: Any, where: str) -> Annotation | None:
         mend="use kj.Array1[kj.f32], a dtype such as kj.i32, kj.Const[int], a tuple or dataclass "
         "of these, or no annotation",
     )
+
+
+def _field_names(annotation: Any) -> tuple[str, ...] | None:
+    """Of a dataclass or a named tuple with types; None for everything else."""
+    if not isinstance(annotation, type):
+        return None
+    if dataclasses.is_dataclass(annotation):
+        return tuple(field.name for field in dataclasses.fields(annotation))
+    if issubclass(annotation, tuple) and hasattr(annotation, "_fields"):
+        names: tuple[str, ...] = annotation._fields
+        return names if names == tuple(annotation.__annotations__) else None
+    return None
 
 
 def of_function(function: types.FunctionType) -> dict[str, Annotation | None]:

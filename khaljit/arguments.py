@@ -22,6 +22,7 @@ import numpy as np
 
 from khaljit.annotations import Annotation, ArrayOf, ConstOf, GroupOf, of_function, parse
 from khaljit.arrays import Array
+from khaljit.exchange import adopt, as_vectors
 from khaljit.tracer.build import to_number
 from khaljit.tracer.dtypes import ALL, DType, bf16, bool_, by_numpy, f16, f32, f64, i32, index_reach
 from khaljit.tracer.errors import (
@@ -44,6 +45,7 @@ __all__ = [
     "Call",
     "Operand",
     "Parameters",
+    "Pattern",
     "Signature",
     "array_entry",
     "const_entry",
@@ -125,6 +127,21 @@ class Call:
         return Signature(tuple(self.arguments), 64 if wide else 32, shapes, views)
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """What reading arguments told of their arrays, which stays as it is while the arrays live.
+
+    Attributes:
+        arrays: position of each, and what its operand says but for the array itself, which is not
+            kept alive.
+        numbers: position of each, and the interned description that its value got.
+    """
+
+    arrays: tuple[tuple[int, tuple[Any, ...]], ...]
+    numbers: tuple[tuple[int, object], ...]
+
+
 def _first_equal(items: Sequence[object]) -> tuple[int, ...]:
     """Per item the position of the first that equals it."""
     return tuple(items.index(item) for item in items)
@@ -177,6 +194,37 @@ class Parameters:
         bound.apply_defaults()
         return tuple(bound.arguments[name] for name in self.names)
 
+    def pattern(self, values: tuple[Any, ...], call: Call) -> Pattern | None:
+        """What `again` needs to read arguments like these; they are arrays of a device and plain
+        numbers, else None. ``call`` is what was read of them."""
+        operands = iter(call.operands)
+        arrays, numbers = [], []
+        for position, value in enumerate(values):
+            if type(value) is Array:
+                one = next(operands)
+                arrays.append(
+                    (position, (one.name, one.dtype, one.shape, one.strides, one.address))
+                )
+            elif type(value) in _NUMBERS and call.arguments[position] in _SCALARS.values():
+                numbers.append((position, call.arguments[position]))
+            else:
+                return None
+        return Pattern(tuple(arrays), tuple(numbers))
+
+    def again(self, pattern: Pattern, values: tuple[Any, ...]) -> Call | None:
+        """Arguments with the same arrays and the same types of numbers as those of a pattern; None
+        where a number needs another type now."""
+        call = Call()
+        for position, entry in pattern.numbers:
+            name, annotation = self.names[position], self.annotations[position]
+            if self._number(call, name, annotation, values[position]) is not entry:
+                return None
+        call.operands = [
+            Operand(name, values[position], dtype, shape, strides, address)
+            for position, (name, dtype, shape, strides, address) in pattern.arrays
+        ]
+        return call
+
     def read(self, values: tuple[Any, ...]) -> Call:
         """Check the arguments of a call and take them apart."""
         call = Call()
@@ -214,6 +262,12 @@ class Parameters:
             return self._vector(call, name, annotation, value)
         if type(value) in _NUMBERS or isinstance(value, np.generic):
             return self._number(call, name, annotation, value)
+        foreign = adopt(value)
+        if isinstance(foreign, np.ndarray):
+            return self._numpy(call, name, annotation, foreign)
+        if foreign is not None:
+            element = annotation.element if isinstance(annotation, ArrayOf) else None
+            return self._array(call, name, annotation, as_vectors(foreign, element))
         if isinstance(value, tuple):
             return self._tuple(call, name, annotation, value)
         if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -256,7 +310,8 @@ class Parameters:
         dtype = by_numpy(array.dtype)
         if dtype is None:
             raise self._no_dtype(name, annotation, array)
-        if element is bf16 and dtype.numpy == bf16.numpy:
+        scalar = element.dtype if isinstance(element, VectorType) else element
+        if scalar is bf16 and dtype.numpy == bf16.numpy:
             dtype = bf16
         shape, strides = array.shape, array.strides
         kind: DType | VectorType = dtype

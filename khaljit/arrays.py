@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 import numpy as np
 
 from khaljit.annotations import array_of
+from khaljit.exchange import dlpack_capsule, dlpack_device, interface_of
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
 from khaljit.tracer.intrinsics.vectors import VectorType
@@ -122,6 +123,13 @@ class Array(_OfElements[_E]):
     def __setitem__(self, key: Any, values: Any) -> None:
         """Write to part of the array; a single value fills it."""
         part = self[key]
+        if (
+            isinstance(values, Array)
+            and self.device.reaches(values.device)
+            and (values.shape, values.dtype) == (part.shape, part.dtype)
+        ):
+            self.device.copy(values, part)
+            return
         part.write(np.broadcast_to(np.asarray(values, host_dtype(self.dtype)), host_shape(part)))
 
     def __getitem__(self, key: Any) -> Any:
@@ -168,6 +176,23 @@ class Array(_OfElements[_E]):
             self.device.poll()
             await asyncio.sleep(0)
         return pending.take()[0]
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return interface_of(self)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return dlpack_device(self)
+
+    def __dlpack__(
+        self,
+        *,
+        stream: int | None = None,
+        max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None,
+        copy: bool | None = None,
+    ) -> Any:
+        return dlpack_capsule(self, stream, max_version, dl_device, copy)
 
     @property
     def native(self) -> Any:

@@ -1,15 +1,17 @@
-"""The command line: ``khaljit devices``, ``show``, ``demo`` and ``cache``."""
+"""The command line: ``khaljit devices``, ``doctor``, ``show``, ``demo`` and ``cache``."""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from khaljit import compiler
@@ -32,22 +34,47 @@ console = Console(highlight=False)
 
 @app.command("devices")
 def list_devices() -> None:
-    """List the devices that are here, and why others are not."""
-    table = Table("device", "state", "details")
+    """List the devices that are here with what each has and lacks, and why others are not."""
+    from khaljit.doctor import adapter_facts
+
+    table = Table("device", "state", "details", show_lines=True)
     for kind, found in devices().items():
         if isinstance(found, KhaljitError):
             table.add_row(kind, "missing", str(found))
         else:
-            facts = ", ".join(f"{name}: {value}" for name, value in found.describe().items())
-            table.add_row(found.name, "ready", facts)
+            table.add_row(found.name, "ready", _facts(found.describe()))
+    for name, facts in adapter_facts().items():
+        table.add_row(name, "adapter", _facts(facts))
     console.print(table)
+    console.print(f"auto takes {device('auto')}: {device('auto').reason}")
+
+
+def _facts(facts: Mapping[str, str]) -> str:
+    return "\n".join(f"{name}: {value}" for name, value in facts.items())
+
+
+@app.command()
+def doctor() -> None:
+    """Try every device, and say what to install or mend; fails if a device that is here does."""
+    from khaljit.doctor import examine
+
+    broken = False
+    for finding in examine():
+        mark = {True: "[green]ok[/green]", False: "[red]--[/red]", None: "  "}[finding.good]
+        console.print(f"{mark} [bold]{finding.subject}[/bold]: {escape(finding.text)}")
+        for mend in finding.mends:
+            console.print(f"     {escape(mend)}")
+        broken = broken or finding.broken
+    raise typer.Exit(1 if broken else 0)
 
 
 @app.command()
 def show(
     kernel: Annotated[str, typer.Argument(help="FILE.py:KERNEL or MODULE:KERNEL")],
     args: Annotated[str, typer.Option(help='the signature, such as "f32[:], f32[:], i32"')],
-    stage: Annotated[str, typer.Option(help="trace, lowered, legal, llvm or asm")] = "trace",
+    stage: Annotated[
+        str, typer.Option(help="trace, lowered, legal, and those of the device")
+    ] = "trace",
     on: Annotated[str, typer.Option("--device", help="the device to compile for")] = "cpu",
 ) -> None:
     """Print a kernel's code at one stage of its compilation."""

@@ -1,7 +1,8 @@
 """A pipeline of kernels on a photograph, on every device, each stage checked against SciPy.
 
 Luma, a separable Gaussian blur through tiles in shared memory, the magnitude of the Sobel
-gradient, a histogram of 256 bins by atomics, and its equalisation.
+gradient, a histogram of 256 bins by atomics, and its equalisation. The float kernels leave out
+contraction, which GPUs do or do not do: so all devices give the same picture, bit for bit.
 """
 
 from __future__ import annotations
@@ -34,15 +35,15 @@ NOT_SHOWN: Final = ("interpreter", "null")  # one takes minutes, one computes no
 TOLERANCE: Final = 2e-5  # f32 against SciPy's f64, on values from 0 to 1
 
 
-@kj.jit
+@kj.jit(contract=False)
 def luma(rgb: kj.Array3[kj.u8], out: kj.Array2[kj.f32]) -> None:
     """Brightness from 0 to 1 by the weights of ITU-R BT.601."""
     y, x = kj.index(2)
     red, green, blue = kj.f32(rgb[y, x, 0]), kj.f32(rgb[y, x, 1]), kj.f32(rgb[y, x, 2])
-    out[y, x] = (0.299 * red + 0.587 * green + 0.114 * blue) / 255.0
+    out[y, x] = (0.299 * red + 0.587 * green + 0.114 * blue) * (1.0 / 255.0)
 
 
-@kj.jit(workgroup=(TILE, 4))
+@kj.jit(workgroup=(TILE, 4), contract=False)
 def blur_rows(image: kj.Array2[kj.f32], weights: kj.Array1[kj.f32], out: kj.Array2[kj.f32]) -> None:
     """A row of a tile with its margins goes to shared memory once, and is read by all."""
     tile = kj.shared(kj.f32, (4, TILE + 2 * RADIUS))
@@ -58,7 +59,7 @@ def blur_rows(image: kj.Array2[kj.f32], weights: kj.Array1[kj.f32], out: kj.Arra
     out[kj.global_id(1), kj.global_id(0)] = total
 
 
-@kj.jit(workgroup=(16, 16))
+@kj.jit(workgroup=(16, 16), contract=False)
 def blur_columns(
     image: kj.Array2[kj.f32], weights: kj.Array1[kj.f32], out: kj.Array2[kj.f32]
 ) -> None:
@@ -76,7 +77,7 @@ def blur_columns(
     out[kj.global_id(1), kj.global_id(0)] = total
 
 
-@kj.jit
+@kj.jit(contract=False)
 def sobel(image: kj.Array2[kj.f32], out: kj.Array2[kj.f32]) -> None:
     """The magnitude of the gradient, the edge pixels repeated outwards."""
     y, x = kj.index(2)

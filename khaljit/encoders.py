@@ -50,11 +50,17 @@ class Encoder:
         return self._pass
 
     def copy(self, source: Array[Any], target: Array[Any]) -> None:
-        """Copy elements between arrays of the device with equal shapes and types; ranges by
-        slicing."""
+        """Copy elements between arrays with equal shapes and types; ranges by slicing. Both are on
+        the device, or one on another that it reaches, as GPUs of CUDA do each other."""
         self._check()
+        if self.device not in (source.device, target.device):
+            raise ArgumentValueError(
+                f"arrays on {source.device} and {target.device} are copied by an encoder of "
+                f"{self.device}",
+                mend="copy by an encoder of one of them",
+            )
         for array in (source, target):
-            if array.device is not self.device:
+            if not self.device.reaches(array.device):
                 raise ArgumentValueError(
                     f"an array on {array.device} is copied by an encoder of {self.device}",
                     mend="copy between arrays of the encoder's device",

@@ -7,6 +7,7 @@ A launch reads top to bottom in `Kernel.launch`: signature -> plan found? launch
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import threading
 import weakref
@@ -18,7 +19,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from khaljit.arguments import Call, Operand, Parameters, Signature
+from khaljit.arguments import Call, Operand, Parameters, Pattern, Signature
 from khaljit.arrays import Array
 from khaljit.backends.base import Device, Loaded, Target
 from khaljit.compiler import Compiled, compile_trace, load
@@ -26,12 +27,12 @@ from khaljit.devices import current_device
 from khaljit.dispatch import Dispatch, Launch
 from khaljit.grids import Grid, Indirect, groups_of, parse_grid
 from khaljit.signatures import parse_signature
-from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
+from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError, TraceError
 from khaljit.tracer.ir import Options, Space, Trace, effects, values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.passes.contract import contract
 from khaljit.tracer.record import Recording, record
-from khaljit.tracer.recorder import Guard
+from khaljit.tracer.recorder import Guard, recording, user_site
 
 __all__ = ["Kernel", "Launch", "Workgroup", "check_operands", "jit", "parse_workgroup"]
 
@@ -39,6 +40,8 @@ Workgroup = tuple[int, int, int]
 # Steps to spend on telling whether two interleaved views share an element; NumPy's stubs allow
 # only its two special values.
 OVERLAP_WORK: Final = 100_000
+RECENT: Final = 256  # launches of a kernel that are remembered
+NUMBERS: Final = frozenset({int, float, bool})
 
 
 @final
@@ -59,7 +62,7 @@ class Plan:
     strides: tuple[bool, ...]
 
     def holds(self) -> bool:
-        return all(guard.read() is guard.seen for guard in self.guards)
+        return all(guard.holds() for guard in self.guards)
 
 
 def jit(
@@ -127,6 +130,10 @@ def _make(function: Any, settings: _Settings) -> Any:
         raise ArgumentTypeError(
             f"@kj.jit is applied to a {type(function).__name__}", mend="apply it to a function"
         )
+    if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
+        raise ArgumentTypeError(
+            f"{function.__name__} is async, and kernels are not", mend="write a plain function"
+        )
     return Kernel(function, settings, {})
 
 
@@ -147,6 +154,7 @@ class Kernel:
         self._constants: Final = dict(constants)
         self._owner: Final = owner  # the instance of a method
         self._plans: dict[tuple[Device, Signature], Plan] = {}
+        self._recent: dict[object, tuple[Pattern, Device, Plan]] = {}
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._parameters: Parameters | None = None
@@ -156,6 +164,8 @@ class Kernel:
         return f"<khaljit kernel {self.name}>"
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
+        if recording() is not None:
+            raise _called_in_a_kernel(self.name)
         raise ArgumentTypeError(
             f"kernel {self.name} is called without a grid",
             mend=f"write {self.name}[n](...), where n is the number of invocations",
@@ -214,19 +224,35 @@ class Kernel:
         self, groups: Grid | Indirect, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         """Run on the device where the arrays live."""
-        self.prepare(groups, args, kwargs).launch()
+        again = None if kwargs else self._again(groups, args)
+        if again is not None:
+            again.run()  # with arrays of the device's own there is nothing to stage
+        else:
+            self.prepare(groups, args, kwargs).launch()
 
     def prepare(
         self, groups: Grid | Indirect, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Dispatch:
         """Everything about a launch but running it: the kernel is compiled, arguments checked."""
-        call = self._read(args, kwargs)
+        try:
+            call = self._read(args, kwargs)
+        except ArgumentTypeError:
+            if recording() is not None:  # the arguments are another kernel's
+                raise _called_in_a_kernel(self.name) from None
+            raise
         device = _device_of(self.name, call)
         signature = call.signature(self._reach(groups))
         plan = self._plans.get((device, signature))
         if plan is None or not plan.holds():
             plan = self._plan(device, signature)
         check_operands(self.name, call.operands, plan.written)
+        if not kwargs and not self._constants:
+            self._remember(groups, args, call, device, plan)
+        return self._dispatch(device, plan, call, groups)
+
+    def _dispatch(
+        self, device: Device, plan: Plan, call: Call, groups: Grid | Indirect
+    ) -> Dispatch:
         return Dispatch(
             self.name,
             device,
@@ -237,6 +263,35 @@ class Kernel:
             plan.written,
             plan.strides,
         )
+
+    # Launches like one before: the same arrays on the same grid, and other numbers of the same
+    # types. What was checked of the arrays holds while they live.
+
+    def _again(self, groups: Grid | Indirect, args: tuple[Any, ...]) -> Dispatch | None:
+        """The launch, if one like it was prepared lately and its plan still holds."""
+        found = self._recent.get(_identity(groups, args))
+        if found is None:
+            return None
+        pattern, device, plan = found
+        if not plan.holds():
+            return None
+        call = self._known().again(pattern, args)
+        return None if call is None else self._dispatch(device, plan, call, groups)
+
+    def _remember(
+        self,
+        groups: Grid | Indirect,
+        args: tuple[Any, ...],
+        call: Call,
+        device: Device,
+        plan: Plan,
+    ) -> None:
+        identity = _identity(groups, args)
+        pattern = None if identity is None else self._known().pattern(args, call)
+        if pattern is not None and call.operands:
+            if len(self._recent) >= RECENT:
+                self._recent.clear()
+            self._recent[identity] = (pattern, device, plan)
 
     def _plan(self, device: Device, signature: Signature) -> Plan:
         recording = self._record(signature)
@@ -323,6 +378,32 @@ class Kernel:
         return {name: self._counts[name] for name in ("recorded", "compiled", "cached")}
 
 
+def _called_in_a_kernel(name: str) -> TraceError:
+    return TraceError(
+        f"kernel {name} is called in a kernel",
+        at=user_site(),
+        mend="kernels are launched from the host: make what both need a plain function",
+    )
+
+
+def _identity(groups: Grid | Indirect, args: tuple[Any, ...]) -> object:
+    """What tells a launch from others that need other checks: the grid, which arrays, the types of
+    numbers. None where there is more to an argument. Keeps no array alive, and a dead one is equal
+    to none."""
+    if type(groups) is not tuple:
+        return None
+    parts: list[object] = [groups]
+    for one in args:
+        kind = type(one)
+        if kind is Array:
+            parts.append(weakref.ref(one))
+        elif kind in NUMBERS:
+            parts.append(kind)
+        else:
+            return None
+    return tuple(parts)
+
+
 def _find(module: str, qualname: str) -> Kernel:
     import importlib
 
@@ -379,7 +460,11 @@ def check_operands(kernel: str, operands: Sequence[Operand], written: Sequence[b
     """What is written can be written, and overlaps nothing but the very same view."""
     for operand, writes in zip(operands, written, strict=True):
         owner = operand.owner
-        if writes and isinstance(owner, np.ndarray) and not owner.flags.writeable:
+        if writes and (
+            not owner.flags.writeable
+            if isinstance(owner, np.ndarray)
+            else getattr(owner.buffer, "read_only", False)
+        ):
             raise ArgumentValueError(
                 f"kernel {kernel} writes parameter {operand.name}, and got a read-only array",
                 mend="pass a copy: array.copy()",

@@ -86,7 +86,8 @@ def edges(dtype: DType) -> list[Any]:
         info = np.finfo(dtype.numpy)
         tiny, least, most = info.tiny, info.smallest_subnormal, info.max
         special = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 0.5, 1.5, 2.5, -0.5]
-        return [*special, tiny, -tiny, least, -least, most, -most, 2.0**dtype.bits, info.eps]
+        whole = min(2.0**dtype.bits, float(most))
+        return [*special, tiny, -tiny, least, -least, most, -most, whole, info.eps]
     low, high = dtype.limits
     return sorted({0, 1, 2, high, high - 1, low, low + 1, max(low, -1), dtype.bits, high >> 1})
 

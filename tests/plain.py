@@ -204,8 +204,10 @@ _FLOAT: Final[dict[str, Callable[[Any, Any], Any]]] = {
 
 def _finish(dtype: DType, value: Any) -> Number:
     """Round a result that was computed in another float type."""
-    if dtype is dtypes.bf16 and np.isfinite(value) and value != 0:
-        return Number(dtype, nearest(Fraction(float(value)), dtype))
+    if dtype is dtypes.bf16 and np.isfinite(value):
+        bits = int(np.float32(value).view(np.uint32))  # the nearest 16 upper bits, ties to even
+        bits += 0x7FFF + (bits >> 16 & 1)
+        return from_memory(dtype, bits >> 16)
     return Number(dtype, _HELD[dtype](value))
 
 
@@ -248,11 +250,14 @@ def compare(name: str, a: Any, b: Any) -> Number:
     return Number(dtypes.bool_, bool(_COMPARE[name](left.value, right.value)))
 
 
-def power(base: Any, exponent: int) -> Any:
-    """A power with a small literal exponent: products, as they wrap."""
+def power(base: Any, exponent: Any) -> Any:
+    """A power of integers, which wraps; or of a float with an exponent of 1, 2 or 3."""
     if base.dtype.is_float:
-        return base if exponent == 1 else base * base * base if exponent == 3 else base * base
-    return Number(base.dtype, _wrap(base.dtype, base.value**exponent))
+        return (base, base * base, base * (base * base))[exponent - 1]
+    x, y = base.value, exponent if isinstance(exponent, int) else exponent.value
+    if y >= 0:
+        return Number(base.dtype, _wrap(base.dtype, pow(x, y, 1 << base.dtype.bits)))
+    return of(base.dtype, {1: 1, -1: -1 if y % 2 else 1}.get(x, 0))
 
 
 def _operator(function: Callable[..., Any], name: str, mirrored: bool) -> Callable[..., Any]:
@@ -326,6 +331,11 @@ def isnan(x: Number) -> Number:
     return Number(dtypes.bool_, bool(x.value != x.value))
 
 
+def isinf(x: Number) -> Number:
+    """Whether x is infinite."""
+    return Number(dtypes.bool_, bool(np.isinf(x.value)))
+
+
 def isfinite(x: Number) -> Number:
     """Whether x is a number and not infinite."""
     return Number(dtypes.bool_, bool(np.isfinite(x.value)))
@@ -389,6 +399,24 @@ def rotate(x: Number, amount: Any) -> Number:
     bits = x.dtype.bits
     by = int(of(x.dtype, amount).value) % bits
     return Number(x.dtype, _wrap(x.dtype, x.value << by | x.value >> bits - by))
+
+
+def extract_bits(x: Number, offset: Any, count: Any) -> Number:
+    """Some bits; of signed types the highest of them is the sign."""
+    width = int(count.value if isinstance(count, Number) else count)
+    start = int(offset.value if isinstance(offset, Number) else offset)
+    field = (_unsigned(x) >> start) % (1 << width)
+    if x.dtype.is_signed and width and field >> (width - 1):
+        field -= 1 << width
+    return Number(x.dtype, _wrap(x.dtype, field))
+
+
+def insert_bits(x: Number, new: Number, offset: Any, count: Any) -> Number:
+    """x with some bits from another number."""
+    width = int(count.value if isinstance(count, Number) else count)
+    start = int(offset.value if isinstance(offset, Number) else offset)
+    mask = ((1 << width) - 1) << start
+    return Number(x.dtype, _wrap(x.dtype, _unsigned(x) & ~mask | _unsigned(new) << start & mask))
 
 
 def bitcast(x: Number, dtype: Type) -> Number:
@@ -551,8 +579,9 @@ BUILTINS: Final[dict[str, Any]] = {
 # What ``kj`` is in a program.
 NAMES: Final = SimpleNamespace(
     **{dtype.name: Type(dtype) for dtype in dtypes.ALL},
-    **{f.__name__: f for f in (sqrt, fma, sign, isnan, isfinite, copysign, select, clamp)},
-    **{f.__name__: f for f in (popcount, clz, ctz, reverse_bits, rotate, bitcast)},
+    **{f.__name__: f for f in (sqrt, fma, sign, isnan, isinf, isfinite, copysign, select)},
+    **{f.__name__: f for f in (popcount, clz, ctz, reverse_bits, rotate, bitcast, clamp)},
+    **{f.__name__: f for f in (extract_bits, insert_bits)},
     **{f.__name__: f for f in (local, constant, jit, unroll, workgroup_size)},
     **{f"atomic_{name}": _atomic(name) for name in ("add", "sub", "min", "max")},
     **{f"atomic_{name}": _atomic(name) for name in ("and", "or", "xor")},

@@ -741,7 +741,15 @@ _WAITS: Final[dict[str, Callable[[State, Instruction], Thread]]] = {
     "redux": _redux,
 }
 
+
+def _rcp(s: State, one: Instruction) -> None:
+    one_ = {"f32": "0f3F800000", "f64": "0d3FF0000000000000"}[one.name[-1]]
+    operands = [one.operands[0], one_, one.operands[1]]
+    _float_op(s, Instruction(one.guard, one.name, operands, one.text), Op.DIV)
+
+
 _HANDLERS: Final[dict[str, Callable[[State, Instruction], None]]] = {
+    "rcp": _rcp,
     "add": _arithmetic(Op.ADD, lambda a, b: a + b),
     "sub": _arithmetic(Op.SUB, lambda a, b: a - b),
     "mul": _mul,

@@ -12,11 +12,12 @@ import pytest
 import khaljit as kj
 from khaljit.codegen.ptx.arch import ARCHITECTURES
 from khaljit.codegen.ptx.emit import PtxEmitter
+from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import f32, i32, i64, index, u8
 from khaljit.tracer.interpret import interpret
 from khaljit.tracer.ir import Access, Trace
 from khaljit.tracer.ops import Op
-from tests.building import Builder, array_param, kernel
+from tests.building import array_param, kernel
 from tests.ptx_machine import run_program
 from tests.test_ptx import argument, assemble, is_lean, legal, recorded
 

@@ -45,6 +45,7 @@ from khaljit.tracer.ir import (
     Element,
     Memory,
     Note,
+    Options,
     Space,
     Trace,
     Value,
@@ -439,6 +440,61 @@ def test_a_product_through_shared_tiles_is_right(level: str, tile: int) -> None:
 
 
 @every_level
+@pytest.mark.parametrize("lanes", [(8, 1, 1), (8, 1, 4), (4, 2, 2), (2, 1, 4)])
+def test_rows_of_lanes_share_what_they_read(level: str, lanes: tuple[int, int, int]) -> None:
+    rng = np.random.default_rng()
+    a, c = (rng.integers(-9, 9, shape).astype(np.float32) for shape in ((37, 21), (21, 45)))
+    out = np.zeros((37, 45), np.float32)
+    compile_trace(tiled_product(8)[0], level, lanes).run([a, c, out], [], (6, 5, 1))
+    np.testing.assert_array_equal(out, a @ c)
+
+
+def plain_product() -> Trace:
+    """Matrix product, an element an invocation, guarded by hand."""
+    params = [array_param(k, f32, 2) for k in range(3)]
+
+    def build(b: Builder) -> None:
+        left, right, out = (b.memory(param.memory) for param in params)
+        x, y = b.id("global", 0), b.id("global", 1)
+
+        def body() -> None:
+            def add(k: Value, total: Value) -> Sequence[Value]:
+                values = (b.load(left, (y, k), f32, FREE), b.load(right, (k, x), f32, FREE))
+                return (b.pure(Op.ADD, (total, b.pure(Op.MUL, values))),)
+
+            (total,) = loop(b, b.shape(left, 1), (b.const(f32, 0),), add)
+            b.store(out, (y, x), total, FREE)
+
+        across = b.pure(Op.LT, (x, b.shape(out, 1)))
+        when(b, b.pure(Op.AND, (across, b.pure(Op.LT, (y, b.shape(out, 0))))), body)
+
+    return kernel(build, params)
+
+
+@every_level
+def test_a_product_without_workgroups_runs_in_rows(level: str) -> None:
+    compiled = compile_trace(plain_product(), level)
+    assert compiled.program.item[1] > 1
+    rng = np.random.default_rng()
+    for height, width in ((37, 45), (1, 300), (6, 64), (4, 1)):
+        a = rng.integers(-9, 9, (height, 21)).astype(np.float32)
+        c = rng.integers(-9, 9, (21, width)).astype(np.float32)
+        whole = np.full((height + 2, width), 7, np.float32)
+        out = whole[1:-1]
+        compiled.run([a, c, out], [], (width + 5, height + 3, 1))
+        np.testing.assert_array_equal(out, a @ c)
+        assert (whole[[0, -1]] == 7).all()
+
+
+def test_what_barriers_part_is_combined_before_it_is_kept() -> None:
+    """Of a tiled product only the sum lives across barriers, not what it is made of."""
+    trace = legal(tiled_product(16)[0], "x86-64-v4", optimised=True)
+    program = LlvmEmitter(CpuTarget("x86-64-v4"), (16, 1, 1)).emit(trace)
+    tiles, sums = 2 * 16 * 16 * 4, 16 * 16 * 4
+    assert program.arena <= tiles + 3 * sums
+
+
+@every_level
 def test_values_and_local_arrays_live_across_barriers(level: str) -> None:
     params = [array_param(0, i64), array_param(1, i64)]
     shared = Memory(Space.SHARED, 0, Element.scalar(i64), (96,))
@@ -689,10 +745,37 @@ def test_products_and_sums_are_not_fused() -> None:
     assert "fmadd" not in assembly
 
 
+@every_level
+def test_fastmath_approximates_quotients_and_roots(level: str) -> None:
+    params = [array_param(0, f32), array_param(1, f32, 1, 0)]
+
+    def build(b: Builder) -> None:
+        x, y = (b.memory(param.memory) for param in params)
+        i = b.id("global")
+        root = b.pure(Op.SQRT, (b.load(x, (i,), f32, Access()),))
+        b.store(y, (i,), b.pure(Op.DIV, (b.const(f32, 1), root)), Access())
+
+    fast = kernel(build, params, options=Options(fastmath=True))
+    x = np.random.default_rng().random(500, np.float32) + np.float32(0.01)
+    y = np.zeros(500, np.float32)
+    compile_trace(fast, level).run([x, y], [], (500, 1, 1))
+    np.testing.assert_allclose(y, 1 / np.sqrt(x), rtol=1e-6)
+    target = CpuTarget(level)
+    texts = [
+        disassembly(LlvmEmitter(target).emit(legal(trace, level)).text, target)
+        for trace in (fast, kernel(build, params))
+    ]
+    assert "sqrtps" in texts[1]
+    assert "rsqrt" in texts[0]
+    assert "rsqrt" not in texts[1]
+
+
 def test_checked_accesses_cost_nothing_in_full_subgroups() -> None:
     """One version without masks: the unmasked stores are there, guarded by scalar comparisons."""
     target = CpuTarget("x86-64-v4")
-    text = LlvmEmitter(target, (16, 1, 1)).emit(legal(scale_and_add(True, False), target.level)).text
+    text = (
+        LlvmEmitter(target, (16, 1, 1)).emit(legal(scale_and_add(True, False), target.level)).text
+    )
     assert "store <16 x float>" in text
     assert text.count("@llvm.masked.store") == 1
 

@@ -155,6 +155,8 @@ def makes(dtype: DType, sm: str) -> list[tuple[str, Make]]:
             continue
         found.append((op.value, lambda b, v, op=op: b.pure(op, tuple(v[: OPS[op].arity]))))  # type: ignore[misc]  # binds now
     found.append(("select", lambda b, v: b.select(b.pure(Op.EQ, (v[0], v[1])), v[1], v[2])))
+    if dtype.is_float:
+        found.append(("1 / x", lambda b, v: b.pure(Op.DIV, (b.const(dtype, 1.0), v[0]))))
     if sm == "sm_75" and dtype is bf16:  # carried as u16 there, which tests of the legaliser see
         found = found[:6]
     for to in ALL:
@@ -1009,7 +1011,7 @@ def test_every_product_and_sum_of_floats_says_how_it_is_rounded() -> None:
     for trace in representative().values():
         for line in emit(trace).text.splitlines():
             if re.match(
-                r"(@!?%p\d+ )?(add|sub|mul|fma|div|sqrt)\.[\w.]*\b(f16|bf16|f32|f64)\b", line
+                r"(@!?%p\d+ )?(add|sub|mul|fma|div|sqrt|rcp)\.[\w.]*\b(f16|bf16|f32|f64)\b", line
             ):
                 assert ".rn." in line or ".approx." in line, line
 

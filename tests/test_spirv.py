@@ -216,6 +216,14 @@ def test_only_written_buffers_are_writable() -> None:
     assert program.text.count("NonWritable") == 1
 
 
+def test_buffers_of_one_type_do_not_share_it() -> None:
+    """A driver took what is only read in one for unchanging in all, and loads for each other."""
+    text = SpirvEmitter(ROWS["full"]).emit(legal(KERNELS["stores in turn"], ROWS["full"])).text
+    names = [line.split()[-1] for line in text.splitlines() if line.startswith("OpName")]
+    assert {'"Array0"', '"Array1"', '"Array2"'} <= set(names)
+    assert text.count("OpTypeRuntimeArray") == 3
+
+
 def test_values_leave_loops_through_variables() -> None:
     """No id that is made between a loop's header and its merge block is used after it."""
     caps = ROWS["full"]
@@ -335,7 +343,8 @@ def test_functions_keep_the_bits_of_their_expansions(op: Op) -> None:
     data = [edge_values(f32, 2000, rng) for _ in operands]
     small = [(rng.standard_normal(2000) * 10).astype(np.float32) for _ in operands]
     data = [np.where(rng.random(2000) < 0.7, a, b) for a, b in zip(small, data, strict=True)]
-    data = [_flushed(f32, one) for one in data]
+    if not keeps_subnormals():  # parts of what is this small are subnormal
+        data = [np.where(np.abs(one) < 2.0**-90, np.float32(0), one) for one in data]
     wanted = run_pointwise(expansion, data, f32)
     found = np.zeros_like(wanted)
     run(expansion, WebGpuEmitter(caps).emit(expansion), [*data, found], [], (2000, 1, 1))

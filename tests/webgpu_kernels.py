@@ -184,6 +184,14 @@ def shifts(a: Any, b: Any, c: Any) -> None:
 # Memory.
 
 
+def stores_in_turn(a: Any, b: Any, c: Any) -> None:
+    i = kj.global_id(0)
+    x, y = a[i], b[i]
+    c[i] = x
+    c[i] = c[i] * 5 + y
+    c[i] = c[i] * 5 + y
+
+
 def bytes_apart(a: Any, b: Any) -> None:
     i = kj.global_id(0)
     b[i] = a[i] * 3 + 1
@@ -469,6 +477,13 @@ KERNELS: dict[str, Kernel] = {
         unguarded,
         [("a", array(f32)), ("b", array(f32))],
         [_floats(50), _floats(60)],
+        [],
+        (90, 1, 1),
+    ),
+    "stores in turn": Kernel(
+        stores_in_turn,
+        [(name, array(i32)) for name in "abc"],
+        [_integers(np.int32, 90), _integers(np.int32, 90)[::-1].copy(), _zeros(90, np.int32)],
         [],
         (90, 1, 1),
     ),

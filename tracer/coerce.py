@@ -90,6 +90,8 @@ def to_scalar(recorder: Recorder, value: object, literal: DType | None = None) -
 def _literal_mend(value: Literal, dtype: DType) -> str:
     if isinstance(value, float) or dtype.is_float:
         return f"use a wider type: kj.f64({value!r})"
+    if value < 0 and not dtype.is_signed and -value <= dtype.limits[1]:
+        return f"cast it, which wraps: kj.{dtype.name}({value!r})"
     for wider in (dtypes.i32, dtypes.u32, dtypes.i64, dtypes.u64):
         if fits(value, wider):
             text = f"{value:#x}" if value > 0xFFFF else repr(value)

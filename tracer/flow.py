@@ -36,7 +36,7 @@ from khaljit.tracer.proxy import Scalar, Vector, fail
 from khaljit.tracer.recorder import Recorder, user_site
 from khaljit.tracer.state import UNSET
 
-__all__ = ["Block", "Construct", "For", "If", "Range", "While"]
+__all__ = ["Block", "Chain", "Construct", "For", "If", "Range", "While"]
 
 MAX_HOST_ITERATIONS: Final = 1_000_000
 
@@ -162,6 +162,57 @@ class If(Construct):
             for k, value in enumerate(self._before)
             if any(exit.state[k] is not value for exit in fallen)
         ]
+
+
+@final
+class Chain:
+    """An ``if`` with ``elif``: each `If` stands in the ``else`` of the one before it.
+
+    One Python loop drives them all, since Python nests only twenty loops. Its body does what
+    ``step`` says: the arm of test k where it is 2k, the test after it where it is 2k + 1 (or
+    the ``else``, at the end).
+    """
+
+    def __init__(self, recorder: Recorder, test: object, names: tuple[str, ...]) -> None:
+        self.recorder = recorder
+        self.names = names
+        self.load = False
+        self.values: State = ()
+        self.step = 0
+        self._stack = [If(recorder, test, names)]
+        self._scope: Mapping[str, object] = {}
+
+    def start(self, scope: Mapping[str, object]) -> None:
+        self._scope = scope
+        self._stack[-1].start(scope)
+
+    def next(self) -> bool:
+        while True:
+            top = self._stack[-1]
+            if top.next():
+                self.load, self.values = top.load, top.values
+                self.step = 2 * (len(self._stack) - 1) + (not top.arm)
+                return True
+            self._stack.pop()
+            if top.traced:
+                self._scope = {**self._scope, **dict(zip(self.names, top.values, strict=True))}
+                self.load = True
+            if not self._stack:
+                self.values = read(self._scope, self.names)
+                return False
+            self._stack[-1].leave(self._scope)
+
+    def test(self, value: object, scope: Mapping[str, object]) -> None:
+        """The test of an ``elif``."""
+        self._stack.append(If(self.recorder, value, self.names))
+        self._stack[-1].start(scope)
+
+    def leave(self, scope: Mapping[str, object]) -> None:
+        """The end of an arm is reached, or that of a test, which begins an arm."""
+        self._scope = scope
+        top = self._stack[-1]
+        if self.step == 2 * (len(self._stack) - 1) + (not top.arm):
+            top.leave(scope)
 
 
 class Loop(Construct):

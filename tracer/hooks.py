@@ -8,7 +8,7 @@ import difflib
 import functools
 import operator
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from enum import Enum
 from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
 from typing import Any, Final
@@ -21,8 +21,8 @@ from khaljit.tracer.coerce import replaced as replaced_vector
 from khaljit.tracer.coerce import to_scalar
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import TraceError
-from khaljit.tracer.flow import Block, For, If, While
-from khaljit.tracer.intrinsics.storage import constant
+from khaljit.tracer.flow import Block, Chain, For, If, While
+from khaljit.tracer.intrinsics.storage import constant, guard_contents
 from khaljit.tracer.ir import Note
 from khaljit.tracer.memory import Array
 from khaljit.tracer.ops import Op
@@ -55,6 +55,18 @@ def if_(test: object, names: tuple[str, ...]) -> If:
     return If(recorder, test, names)
 
 
+def elif_(test: object, names: tuple[str, ...]) -> Chain:
+    recorder = _recorder()
+    recorder.mark()
+    return Chain(recorder, test, names)
+
+
+def test(value: object) -> object:
+    """The test of an ``elif``: gives what is built for the branch its place in the source."""
+    _recorder().mark()
+    return value
+
+
 def while_(names: tuple[str, ...]) -> While:
     return While(_recorder(), names)
 
@@ -62,20 +74,7 @@ def while_(names: tuple[str, ...]) -> While:
 def for_(iterable: object, names: tuple[str, ...], continues: bool) -> For:
     recorder = _recorder()
     recorder.mark()
-    if id(iterable) in recorder.outside and isinstance(iterable, tuple | list | dict | set):
-        items = tuple(iterable)
-        for one in items:
-            recorder.reach(one)
-        if not isinstance(iterable, tuple):
-            key = ("items", id(iterable))
-            recorder.guard(key, "a captured list", functools.partial(_unchanged, iterable, items))
     return For(recorder, iterable, names, continues)
-
-
-def _unchanged(iterable: Iterable[object], items: tuple[object, ...]) -> bool:
-    """Whether a captured list, dict or set still holds the very same items."""
-    now = tuple(iterable)
-    return len(now) == len(items) and all(map(operator.is_, now, items))
 
 
 def block(names: tuple[str, ...]) -> Block:
@@ -169,9 +168,23 @@ _COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "GtE": operator.ge,
     "Is": operator.is_,
     "IsNot": operator.is_not,
-    "In": lambda a, b: operator.contains(b, a),
-    "NotIn": lambda a, b: not operator.contains(b, a),
+    "In": lambda a, b: _contains(b, a),
+    "NotIn": lambda a, b: not_(_contains(b, a)),
 }
+
+
+def _contains(items: Any, value: Any) -> Any:
+    """``value in items``"""
+    if isinstance(items, Array):
+        fail(f"{describe(items)} is searched as a whole", "loop over its elements")
+    if not isinstance(items, tuple | list | set | frozenset | dict):
+        return value in items
+    if not _has_proxy((value, *items)):
+        return value in items
+    found: Any = False
+    for one in items:
+        found = or_(found, functools.partial(operator.eq, value, one))
+    return found
 
 
 def chain(names: tuple[str, ...], first: Any, *thunks: Callable[[], Any]) -> Any:
@@ -215,6 +228,10 @@ def _choose(
 
 def attribute(owner: Any, name: str) -> Any:
     """``owner.name``; what is read from outside the kernel is guarded."""
+    if not isinstance(owner, ModuleType) and not is_proxy(owner):
+        getter = getattr(type(owner), name, None)
+        if isinstance(getter, property) and isinstance(getter.fget, FunctionType):
+            return _call_function(getter.fget, (owner,), {})
     try:
         value = getattr(owner, name)
     except AttributeError as error:
@@ -228,10 +245,39 @@ def attribute(owner: Any, name: str) -> Any:
     if isinstance(owner, ModuleType) and _is_library(owner.__name__):
         return value
     recorder = _recorder()
-    if id(owner) in recorder.outside and not isinstance(value, MethodType | BuiltinMethodType):
+    if id(owner) not in recorder.outside:
+        return value
+    if isinstance(owner, np.ndarray) and name not in _DESCRIPTIONS:
+        guard_contents(recorder, owner)
+    elif not isinstance(value, MethodType | BuiltinMethodType):
         key = ("attribute", id(owner), name)
         recorder.guard(key, f"attribute {name!r}", functools.partial(getattr, owner, name, None))
     return value
+
+
+# What is read of a captured array without looking at its elements.
+_DESCRIPTIONS: Final = frozenset({"dtype", "itemsize", "nbytes", "ndim", "shape", "size"})
+
+
+def _getattr(owner: Any, name: str, *default: Any) -> Any:
+    if default and not _hasattr(owner, name):
+        return default[0]
+    return attribute(owner, name)
+
+
+def _hasattr(owner: Any, name: str) -> bool:
+    recorder = _recorder()
+    if id(owner) not in recorder.outside:
+        return hasattr(owner, name)
+    read = functools.partial(hasattr, owner, name)
+    return bool(recorder.guard(("hasattr", id(owner), name), f"attribute {name!r}", read))
+
+
+def _len(owner: Any) -> Any:
+    method = getattr(type(owner), "__len__", None)
+    if isinstance(method, FunctionType) and not _is_library(type(owner).__module__):
+        return _call_function(method, (owner,), {})
+    return host.ALWAYS[len](owner)
 
 
 def item(owner: Any, key: Any) -> Any:
@@ -257,23 +303,10 @@ def item(owner: Any, key: Any) -> Any:
             f"{describe(owner)} is indexed with a run-time value",
             "only arrays, vectors and tuples of numbers can be: pass the data as an array",
         )
-    value = owner[key]
-    recorder = _recorder()
-    if id(owner) in recorder.outside:
-        if isinstance(owner, tuple):  # it cannot change, but what it holds can
-            recorder.reach(value)
-        else:
-            name = f"an item of a {type(owner).__name__}"
-            read = functools.partial(_item_or_none, owner, key)
-            recorder.guard(("item", id(owner), repr(key)), name, read)
-    return value
-
-
-def _item_or_none(owner: Any, key: Any) -> object:
-    try:
-        return owner[key]
-    except LookupError:
-        return None
+    method = getattr(type(owner), "__getitem__", None)
+    if isinstance(method, FunctionType) and not _is_library(type(owner).__module__):
+        return _call_function(method, (owner, key), {})
+    return owner[key]  # a container from outside is guarded as a whole
 
 
 def store(owner: Any, key: Any, path: tuple[str, ...], value: Any) -> Any:
@@ -288,6 +321,8 @@ def store(owner: Any, key: Any, path: tuple[str, ...], value: Any) -> Any:
             new = [select(compare(Op.EQ, key, k), value, one) for k, one in enumerate(owner.items)]
             return replaced_vector(owner, tuple(range(len(new))), Vector(live(owner), tuple(new)))
         return replaced_vector(owner, (owner.place(key),), value)
+    if isinstance(owner, Scalar):
+        fail(f"{describe(owner)} cannot be indexed", "only arrays and vectors can be stored to")
     if isinstance(owner, np.ndarray):
         fail("a captured NumPy array is written", "pass it as an argument")
     if path:
@@ -352,10 +387,18 @@ def _is_library(module: str) -> bool:
     return root in ("khaljit", "numpy") or root in sys.stdlib_module_names
 
 
+# Functions that read from an object, which may be one from outside.
+_READING: Final[dict[object, Callable[..., Any]]] = {
+    getattr: _getattr,
+    hasattr: _hasattr,
+    len: _len,
+}
+
+
 def call(function: Any, *args: Any, **kwargs: Any) -> Any:
     """``function(*args, **kwargs)``: traced through when it is the user's."""
     try:
-        always = host.ALWAYS.get(function)
+        always = _READING.get(function) or host.ALWAYS.get(function)
         mapped = always or host.TABLE.get(function)
     except TypeError:  # not hashable
         always = mapped = None
@@ -367,6 +410,8 @@ def call(function: Any, *args: Any, **kwargs: Any) -> Any:
         return _call_function(function, args, kwargs)
     if isinstance(function, MethodType):
         return call(function.__func__, function.__self__, *args, **kwargs)
+    if isinstance(function, functools._lru_cache_wrapper):
+        return call(function.__wrapped__, *args, **kwargs)  # what it remembers may be outdated
     if isinstance(function, functools.partial):
         return call(function.func, *function.args, *args, **{**function.keywords, **kwargs})
     if isinstance(function, BuiltinMethodType):
@@ -391,7 +436,11 @@ def _has_proxy(args: tuple[Any, ...]) -> bool:
 
 
 def _refuse_foreign(function: Any, args: tuple[Any, ...]) -> None:
-    """A library function that knows nothing of run-time values."""
+    """A library function that knows nothing of run-time values; what it reads is guarded."""
+    recorder = _recorder()
+    for arg in args:
+        if isinstance(arg, np.ndarray) and id(arg) in recorder.outside:
+            guard_contents(recorder, arg)
     module = getattr(function, "__module__", None) or ""
     foreign = isinstance(function, np.ufunc) or module.partition(".")[0] in _FOREIGN
     if foreign and _has_proxy(args):
@@ -445,7 +494,8 @@ def prepare(recorder: Recorder, function: FunctionType) -> FunctionType:
                 at=user_site(),
                 mend=f"assign {name} before the kernel is launched",
             ) from None
-    for place in range(len(function.__defaults__ or ())):
+    places: list[int | str] = [*range(len(function.__defaults__ or ()))]
+    for place in (*places, *(function.__kwdefaults__ or ())):
         recorder.guard(
             ("default", id(function), place),
             f"a default of {function.__name__}",
@@ -458,6 +508,8 @@ def _cell(cell: Any) -> object:
     return cell.cell_contents
 
 
-def _default(function: FunctionType, place: int) -> object:
+def _default(function: FunctionType, place: int | str) -> object:
+    if isinstance(place, str):
+        return (function.__kwdefaults__ or {}).get(place, UNSET)
     defaults = function.__defaults__ or ()
     return defaults[place] if place < len(defaults) else UNSET

@@ -135,6 +135,12 @@ def _to_bool(x: Any = False) -> Any:
     return cast(x, bool_)
 
 
+def _fmod(x: Any, y: Any) -> Any:
+    """The remainder with the sign of x; exact, as that of ``%`` is."""
+    x, y = x * 1.0, y * 1.0  # integers become floats
+    return numbers.copysign(numbers.abs(x) % numbers.abs(y), x)
+
+
 def _radians(x: Any) -> Any:
     return x * (math.pi / 180.0)
 
@@ -193,7 +199,7 @@ TABLE: Final[dict[object, Callable[..., Any]]] = {
     math.isfinite: numbers.isfinite,
     math.radians: _radians,
     math.degrees: _degrees,
-    math.fmod: lambda a, b: a - b * float_function(Op.TRUNC, a / b),
+    math.fmod: _fmod,
     **{getattr(np, n): _unary(t) for n, t in _NUMPY_NAMES.items() if hasattr(np, n)},
     np.where: select,
     np.power: power,

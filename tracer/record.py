@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, FunctionType, TracebackType
 from typing import Any, Final, final
@@ -144,7 +144,10 @@ def record(
         proxies = [params.make(label, argument) for label, argument in arguments]
         runnable = hooks.prepare(recorder, function)
         recorder.calls.append(function.__code__)
-        _run(recorder, runnable, (*bound, *proxies))
+        positional = len(proxies) - function.__code__.co_kwonlyargcount
+        names = (label for label, _ in arguments[positional:])
+        keywords = dict(zip(names, proxies[positional:], strict=True))
+        _run(recorder, runnable, (*bound, *proxies[:positional]), keywords)
         if not recorder.builder.ended:
             recorder.builder.end(Op.YIELD)
         trace = Trace(
@@ -216,10 +219,15 @@ class _Parameters:
         return Array(self._recorder, self._recorder.builder.memory(memory), name, argument.count)
 
 
-def _run(recorder: Recorder, function: FunctionType, args: tuple[Any, ...]) -> None:
+def _run(
+    recorder: Recorder,
+    function: FunctionType,
+    args: tuple[Any, ...],
+    keywords: Mapping[str, Any],
+) -> None:
     """Run the function; what Python reports of unset variables is explained."""
     try:
-        result = function(*args)
+        result = function(*args, **keywords)
     except NameError as error:
         unset = _unset_variable(recorder, error)
         if unset is None:

@@ -6,12 +6,17 @@ between recordings.
 
 from __future__ import annotations
 
+import functools
+import operator
 import sys
+from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
 
 from khaljit.tracer.build import Builder
 from khaljit.tracer.errors import Site, TraceError
@@ -53,8 +58,8 @@ def user_site() -> Site | None:
 class Guard:
     """Something read from outside the kernel while tracing.
 
-    ``read()`` reads it again; while it gives the very same object, the recording still holds.
-    ``name`` is how the user calls it.
+    ``read()`` reads it again; while it gives the very same object or an equal plain value, the
+    recording still holds. ``name`` is how the user calls it.
     """
 
     name: str
@@ -62,7 +67,34 @@ class Guard:
     seen: object
 
     def holds(self) -> bool:
-        return self.read() is self.seen
+        found = self.read()
+        return found is self.seen or _equal(found, self.seen)
+
+
+def _equal(a: object, b: object) -> bool:
+    """Whether two objects are one plain value: numbers and text made anew at each reading."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        return len(a) == len(b) and all(x is y or _equal(x, y) for x, y in zip(a, b, strict=True))
+    if isinstance(a, float | complex | np.generic):
+        return repr(a) == repr(b)  # tells 0.0 from -0.0, and takes NaN for itself
+    return isinstance(a, int | str | bytes | np.dtype) and a == b
+
+
+_CONTAINERS: Final = (list, dict, set, deque)
+
+
+def _contents(container: Any) -> tuple[object, ...]:
+    if isinstance(container, dict):
+        return (*container, *container.values())
+    return tuple(container)
+
+
+def _unchanged(container: object, contents: tuple[object, ...]) -> bool:
+    """Whether a captured list, dict, set or deque still holds the very same items."""
+    now = _contents(container)
+    return len(now) == len(contents) and all(map(operator.is_, now, contents))
 
 
 @final
@@ -141,8 +173,25 @@ class Recorder:
         return found.seen
 
     def reach(self, value: object) -> None:
-        """Remember that an object came from outside, so that what is read of it is guarded."""
-        self.outside[id(value)] = value
+        """Remember that an object came from outside, so that what is read of it is guarded.
+
+        Containers are guarded as a whole, since not every way of reading one passes a hook.
+        """
+        pending = [value]
+        while pending:
+            one = pending.pop()
+            if id(one) in self.outside:
+                continue
+            self.outside[id(one)] = one
+            if isinstance(one, _CONTAINERS):
+                contents = _contents(one)
+                key, read = ("items", id(one)), functools.partial(_unchanged, one, contents)
+                self.guards[key] = Guard(f"a captured {type(one).__name__}", read, True)
+                pending += contents
+            elif isinstance(one, tuple):
+                pending += one
+            elif isinstance(one, functools.partial):
+                pending += (one.func, *one.args, *one.keywords.values())
 
     @property
     def in_traced_flow(self) -> bool:

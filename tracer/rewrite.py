@@ -104,7 +104,7 @@ def rewrite(function: FunctionType) -> Rewritten | None:
 
 def _compile(function: FunctionType, node: FunctionNode, owner: str | None) -> Rewritten:
     code = function.__code__
-    rewriter = _Rewriter(code.co_filename, owner)
+    rewriter = _Rewriter(code.co_filename, owner, node.args)
     arguments = _stripped(node.args)
     local = {*code.co_varnames, *code.co_cellvars}
     loads = (one for one in ast.walk(node) if isinstance(one, ast.Name))
@@ -161,9 +161,10 @@ if hasattr(ast, "TryStar"):
 class _Rewriter:
     """Rewrites the body of one function."""
 
-    def __init__(self, filename: str, owner: str | None) -> None:
+    def __init__(self, filename: str, owner: str | None, arguments: ast.arguments) -> None:
         self._filename = filename
         self._owner = owner
+        self._arguments = arguments
         self._count = 0
         self._loops: list[str] = []  # the construct of each loop around the statement
         self._block: str | None = None  # the construct of the function, when it returns early
@@ -206,8 +207,8 @@ class _Rewriter:
         for inner in ast.walk(node):
             if isinstance(inner, ast.Yield | ast.YieldFrom):
                 self._refuse(inner, "yield", _UNSUPPORTED[ast.Yield][1])
-        rewriter = _Rewriter(self._filename, self._owner)
         arguments = node.args
+        rewriter = _Rewriter(self._filename, self._owner, arguments)
         arguments.defaults = [self.visit(one) for one in arguments.defaults]
         local = {*_argument_names(arguments), *assigned(*node.body)}
         body = rewriter.function_body(node.body, local)
@@ -240,12 +241,17 @@ class _Rewriter:
     def _do_If(self, node: ast.If) -> list[ast.stmt]:  # noqa: N802
         name = self._fresh("if")
         names = assigned(*node.body, *node.orelse)
-        test = self._hook("if_", self.visit(node.test), _names(names), at=node.test)
-        arms = ast.If(
-            self._attribute(name, "arm", node),
-            self.statements(node.body),
-            self.statements(node.orelse),
-        )
+        chained = _elif_of(node) is not None
+        hook = "elif_" if chained else "if_"
+        test = self._hook(hook, self.visit(node.test), _names(names), at=node.test)
+        if chained:
+            arms = self._chained_arms(name, node)
+        else:
+            arms = ast.If(
+                self._attribute(name, "arm", node),
+                self.statements(node.body),
+                self.statements(node.orelse),
+            )
         return [
             self._assign(name, test, node.test),
             self._call_statement(name, "start", node.test, scope=True),
@@ -261,6 +267,25 @@ class _Rewriter:
             *self._load(name, names, node),
             *self._leave_if_dead(jumps([node]), node),
         ]
+
+    def _chained_arms(self, name: str, node: ast.If) -> ast.If:
+        """What each step of a chain of ``elif`` does (`khaljit.tracer.flow.Chain`)."""
+        steps = [self.statements(node.body)]
+        inner = _elif_of(node)
+        orelse = node.orelse
+        while inner is not None:
+            value = self._hook("test", self.visit(inner.test), at=inner.test)
+            call = self._method(name, "test", inner.test, value, self._locals(inner.test))
+            steps.append([self._at(ast.Expr(call), inner.test)])
+            steps.append(self.statements(inner.body))
+            orelse, inner = inner.orelse, _elif_of(inner)
+        rest = self.statements(orelse)
+        for place in range(len(steps) - 1, -1, -1):
+            step = self._attribute(name, "step", node)
+            test = ast.Compare(step, [ast.Eq()], [ast.Constant(place)])
+            arms = ast.If(test, steps[place], rest)
+            rest = [self._at(arms, node)]
+        return arms
 
     def _do_While(self, node: ast.While) -> list[ast.stmt]:  # noqa: N802
         if node.orelse:
@@ -486,7 +511,7 @@ class _Rewriter:
         return node
 
     def _ex_Compare(self, node: ast.Compare) -> ast.expr:  # noqa: N802
-        if len(node.ops) == 1:
+        if len(node.ops) == 1 and not isinstance(node.ops[0], ast.In | ast.NotIn):
             node.left = self.visit(node.left)
             node.comparators = [self.visit(node.comparators[0])]
             return node
@@ -496,6 +521,10 @@ class _Rewriter:
         )
 
     def _ex_Call(self, node: ast.Call) -> ast.expr:  # noqa: N802
+        if isinstance(node.func, ast.Name) and node.func.id == "super" and not node.args:
+            # Python finds these by the calling frame, which is a hook's.
+            names = ["__class__", *_argument_names(self._arguments)[:1]]
+            node.args = [self._at(ast.Name(name, ast.Load()), node) for name in names]
         function = self.visit(node.func)
         new = self._hook("call", function, *(self.visit(one) for one in node.args), at=node)
         new.keywords = [self.visit(one) for one in node.keywords]
@@ -610,6 +639,12 @@ class _Rewriter:
             if not hasattr(inner, "lineno") and "lineno" in inner._attributes:
                 ast.copy_location(inner, at)
         return [load]
+
+
+def _elif_of(node: ast.If) -> ast.If | None:
+    """The ``elif`` of an ``if``, when that is all that stands in its ``else``."""
+    inner = node.orelse[0] if len(node.orelse) == 1 else None
+    return inner if isinstance(inner, ast.If) else None
 
 
 def _names(names: Sequence[str]) -> ast.expr:

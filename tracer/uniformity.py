@@ -250,6 +250,8 @@ class _Analysis:
     def _result_scope(self, value: Value) -> Scope:
         node = value.args[0]
         flowing = self._flowing(node, Op.BREAK, value)
+        if not flowing:  # nothing ever flows out: what uses it is never reached
+            return Scope.CONSTANT
         scope = self._join(flowing)
         if len(set(flowing)) > 1 or (node.op is Op.LOOP and flowing[0].op not in _INVARIANT):
             scope = max(scope, self._split(node))

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from khaljit.codegen.llvm.forms import FORMS, TYPES, Width
+from khaljit.codegen.llvm.forms import APPROXIMATE, FORMS, TYPES, Width
 from khaljit.codegen.llvm.writer import Writer
-from khaljit.tracer.dtypes import DType, Kind, bool_, f16, i64
+from khaljit.tracer.dtypes import DType, Kind, bool_, f16, f32, i64
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
 
@@ -33,6 +33,7 @@ def regular(w: Writer, width: Width, op: Op, dtype: DType, operands: tuple[str, 
         FORMS[op, dtype].format(
             *operands,
             t=width.of(type_),
+            f=APPROXIMATE if w.fastmath and dtype is f32 else "",
             m=width.mangle(type_),
             zero="zeroinitializer" if width.lanes else "0",
             ones=width.const(type_, "true" if dtype is bool_ else "-1"),

@@ -22,6 +22,8 @@ MOST_WIDE_LANES: Final = 256
 MOST_VOTERS: Final = 32  # a ballot has a bit each for this many
 MOST_PARTS: Final = 4
 MOST_ROWS: Final = 4
+PASSING: Final = 6  # registers for what a loop computes on the way
+STRAIGHT: Final = ((4, 60), (2, 400))  # vectors for up to so many values without a loop
 MOST_COPIES: Final = 600  # instructions of a kernel with very many lanes, about
 
 _SUBGROUP_IDS: Final = frozenset({"subgroup", "lane", "num_subgroups", "subgroup_size"})
@@ -59,12 +61,13 @@ def choose_lanes(
     """
     hot = _innermost(trace.body)
     varying = [
-        [value for value in (*region.params, *items[region]) if _is_vector(value, uniformity)]
+        value
         for region in hot
+        for value in (*region.params, *items[region])
+        if _is_vector(value, uniformity)
     ]
     per_part = min(level.vector_bits // _widest(varying), MOST_LANES)
-    pressure = max((_pressure(found) for found in varying), default=1)
-    fitting = level.registers // pressure
+    fitting = _fitting(trace, level, uniformity, items, varying)
     together = observes_workgroups(trace)
     most, depth = MOST_LANES, MOST_ROWS
     if together:
@@ -73,9 +76,9 @@ def choose_lanes(
     if _votes(trace):
         most = min(most, MOST_VOTERS)
     per_part = min(per_part, most)
-    if _rows_share(hot, uniformity, whole) and _is_free(trace, uniformity):
-        rows = _doubled(min(depth, MOST_ROWS), fitting // 2)
-        return per_part, _doubled(min(most // per_part, 2), fitting // 2 // rows), rows
+    if _rows_share(trace.body, uniformity, whole) and _is_free(trace, uniformity):
+        rows = _doubled(min(depth, MOST_ROWS), fitting)
+        return per_part, _doubled(min(most // per_part, MOST_PARTS), fitting // rows), rows
     size = sum(len(found) for found in items.values())
     fits = MOST_LANES < most <= MOST_WIDE_LANES and most // per_part * size <= MOST_COPIES
     if fits and _is_free(trace, uniformity):
@@ -101,16 +104,16 @@ def _votes(trace: Trace) -> bool:
     return any(value.op is Op.SUBGROUP and value.attr == "ballot" for value in values(trace.body))
 
 
-def _rows_share(hot: list[Region], uniformity: Uniformity, whole: Uniformity) -> bool:
+def _rows_share(top: Region, uniformity: Uniformity, whole: Uniformity) -> bool:
     """Whether rows of invocations read the same vectors in a hot loop that all go through alike.
 
     A product of matrices does: a row of the second factor serves every row of the result.
     """
     shared = apart = False
-    for region in hot:
-        if whole.control[region] > Scope.SUBGROUP:
+    for loop in _innermost_loops(top):
+        if whole.exits[loop] > Scope.SUBGROUP:
             continue
-        for effect in region.body:
+        for effect in loop.regions[0].body:
             if effect.op is not Op.LOAD or effect.memory.space is Space.LOCAL:
                 continue
             offset = effect.indices[0]
@@ -150,13 +153,18 @@ def _is_free(trace: Trace, uniformity: Uniformity) -> bool:
 
 def _innermost(top: Region) -> list[Region]:
     """The bodies of the innermost loops with the arms in them; all regions if there is no loop."""
-    loops = [
-        effect.regions[0]
+    bodies = [loop.regions[0] for loop in _innermost_loops(top)]
+    return [region for body in bodies or [top] for region in regions(body)]
+
+
+def _innermost_loops(top: Region) -> list[Value]:
+    """The loops with no loop inside."""
+    return [
+        effect
         for region in regions(top)
         for effect in region.body
         if effect.op is Op.LOOP and not _has_loop(effect.regions[0])
     ]
-    return [region for body in loops or [top] for region in regions(body)]
 
 
 def _has_loop(region: Region) -> bool:
@@ -173,13 +181,53 @@ def _is_vector(value: Value, uniformity: Uniformity) -> bool:
     )
 
 
-def _widest(varying: list[list[Value]]) -> int:
+def _widest(varying: list[Value]) -> int:
     """Bits of the widest float there is, or of the widest integer."""
-    found = [value.type for group in varying for value in group]
+    found = [value.type for value in varying]
     floats = [dtype.bits for dtype in found if dtype.is_float]
     return max(floats or [dtype.bits for dtype in found] or [32])
 
 
-def _pressure(varying: list[Value]) -> int:
-    """An estimate of how many vectors are live at once: about a third of what is computed."""
-    return max(len(varying) // 3, 1)
+def _fitting(
+    trace: Trace,
+    level: Level,
+    uniformity: Uniformity,
+    items: dict[Region, tuple[Value, ...]],
+    varying: list[Value],
+) -> int:
+    """How many vectors of each value the registers hold at once, about.
+
+    A loop holds what it carries and what it reads from outside; straight code is so short that
+    its latency is what counts, or so long that its size does.
+    """
+    loops = _innermost_loops(trace.body)
+    if not loops:
+        return next((parts for parts, most in STRAIGHT if len(varying) <= most), 1)
+    used = {arg for value in values(trace.body) for arg in value.args}
+    held = max(len(_held(loop, uniformity, items, used)) for loop in loops)
+    return max(level.registers - PASSING, 1) // max(held, 1)
+
+
+def _held(
+    loop: Value,
+    uniformity: Uniformity,
+    items: dict[Region, tuple[Value, ...]],
+    used: set[Value],
+) -> set[Value]:
+    """The vectors that a loop holds all the time."""
+    body = loop.regions[0]
+    inside: set[Value] = set()
+    read: set[Value] = set()
+    for region in regions(body):
+        inside.update(items[region])
+        for value in (*items[region], region.end):
+            read.update(value.args)
+    results = [value for value in used if value.op is Op.RESULT and value.args[0] is loop]
+    apart = uniformity.exits[loop] > Scope.SUBGROUP
+    held = (read - inside) | set(results if apart else ())
+    return {
+        value
+        for value in held
+        if value.op is not Op.RESULT or value.args[0] not in inside
+        if _is_vector(value, uniformity)
+    }

@@ -50,7 +50,7 @@ class LlvmEmitter:
         whole = analyse(replace(trace, workgroup=None), rows=False)  # rows of lanes together
         level = self.target.facts
         per_part, parts, rows = self._lanes or choose_lanes(trace, level, uniformity, whole, items)
-        w = Writer()
+        w = Writer(fastmath=trace.options.fastmath)
         mask_type = "i1" if level.masks else f"i{min(level.vector_bits // per_part, 64)}"
         lanes = Lanes(w, per_part, parts, rows, mask_type)
         block = ParameterBlock.of(trace)
@@ -84,6 +84,8 @@ class LlvmEmitter:
         if self.target.facts.architecture == "x86_64":
             bits = self.target.facts.vector_bits
             attributes += [f'"prefer-vector-width"="{bits}"', f'"min-legal-vector-width"="{bits}"']
+        if code.w.fastmath:
+            attributes.append('"reciprocal-estimates"="divf:1,vec-divf:1,sqrtf:1,vec-sqrtf:1"')
         if self.target.convention:
             attributes.append("noredzone")
         convention = f"{self.target.convention} " if self.target.convention else ""

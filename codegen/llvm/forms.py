@@ -5,6 +5,7 @@ A form is a format string. Its letters:
 * ``{t}`` the type of the operands, ``{r}`` that of the result: ``float`` or ``<16 x float>``;
 * ``{m}`` the operands' type as it is mangled into intrinsics: ``f32`` or ``v16f32``;
 * ``{zero} {ones}`` the constants with no and with all bits set, of the operands' type;
+* ``{f}`` what the hardware may approximate, where the kernel allows it;
 * ``{0} {1} {2}`` the operands.
 
 16-bit floats are carried as their bits (i16) and become ``half`` only while they are cast, so that
@@ -38,7 +39,7 @@ from khaljit.tracer.dtypes import (
 )
 from khaljit.tracer.ops import Op
 
-__all__ = ["FORMS", "STORED", "TYPES", "Width", "literal"]
+__all__ = ["APPROXIMATE", "FORMS", "STORED", "TYPES", "Width", "literal"]
 
 TYPES: Final = {
     bool_: "i1",
@@ -149,7 +150,7 @@ _FLOAT_FORMS: Final = {
     Op.ADD: "fadd {t} {0}, {1}",
     Op.SUB: "fsub {t} {0}, {1}",
     Op.MUL: "fmul {t} {0}, {1}",
-    Op.DIV: "fdiv {t} {0}, {1}",
+    Op.DIV: "fdiv {f}{t} {0}, {1}",
     Op.NEG: "fneg {t} {0}",
     Op.ABS: _intrinsic("fabs", 1),
     Op.MIN: _intrinsic("minimumnum", 2),
@@ -157,7 +158,7 @@ _FLOAT_FORMS: Final = {
     Op.MINIMUM: _intrinsic("minimum", 2),
     Op.MAXIMUM: _intrinsic("maximum", 2),
     Op.FMA: _intrinsic("fma", 3),
-    Op.SQRT: _intrinsic("sqrt", 1),
+    Op.SQRT: "call {f}{t} @llvm.sqrt.{m}({t} {0})",
     Op.FLOOR: _intrinsic("floor", 1),
     Op.CEIL: _intrinsic("ceil", 1),
     Op.TRUNC: _intrinsic("trunc", 1),
@@ -187,6 +188,9 @@ def _forms() -> dict[tuple[Op, DType], str]:
         forms[Op.MAXIMUM, dtype] = forms[Op.MAX, dtype]
     return forms
 
+
+# With fastmath, f32 only: quotients and roots start from the hardware's estimates.
+APPROXIMATE: Final = "arcp afn "
 
 # By operation and type of the first operand.
 FORMS: Final = _forms()

@@ -15,12 +15,13 @@ workgroup moves there at the end of a segment.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias, final
 
 from khaljit.codegen.llvm.code import Code
 from khaljit.codegen.llvm.control import own_ends, position
-from khaljit.tracer.ir import Region, Value, effects
+from khaljit.tracer.ir import Region, Value, effects, values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.uniformity import Scope
 
@@ -74,6 +75,9 @@ class Plan:
         self._homes: Final[dict[Value, Segment]] = {}
         self._group: Final[set[Value]] = set()  # computed on the level of the workgroup
         self._costs: Final[dict[Value, int]] = {}
+        self._uses: Final = Counter(
+            arg for value in values(code.trace.body) for arg in dict.fromkeys(value.args)
+        )
         self._region(code.trace.body, None, None)
         for segment in self._segments():
             self.kept[segment] = []
@@ -113,6 +117,9 @@ class Plan:
             elif not item.is_effect and self._is_group_value(item, current):
                 self._group.add(item)
                 pieces.insert(len(pieces) - (current is not None), item)
+            elif not item.is_effect and (earlier := self._earlier(item, pieces)) is not None:
+                earlier.items.append(item)
+                self._settle(item, earlier)
             else:
                 if current is None:
                     current = Segment()
@@ -166,6 +173,21 @@ class Plan:
             or (self.is_shared(arg) and self._homes.get(arg) not in (None, current))
             for arg in value.args
         )
+
+    def _earlier(self, value: Value, pieces: list[Piece]) -> Segment | None:
+        """The segment before the one at hand in which to compute a value rather than keep operands.
+
+        That is where its last operand is, if some operand from a segment has no other use.
+        """
+        homes = [home for arg in value.args if (home := self._homes.get(arg)) is not None]
+        segments = [piece for piece in pieces if isinstance(piece, Segment) and piece in homes]
+        if not segments or not any(
+            self._uses[arg] == 1 and not self.is_shared(arg)
+            for arg in value.args
+            if arg in self._homes
+        ):
+            return None
+        return segments[-1]
 
     def _move(self, pieces: list[Piece], targets: list[Value], flow: Value) -> None:
         """What varies flows to parameters or results at the end of the last segment."""

@@ -18,10 +18,12 @@ class Writer:
 
     Attributes:
         block: label of the open block; None where the last one was closed.
+        fastmath: whether the kernel allows approximations.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, fastmath: bool = False) -> None:
         self.block: str | None = None
+        self.fastmath: Final = fastmath
         self._lines: Final[list[str]] = []
         self._slots: Final[list[str]] = []
         self._names = 0

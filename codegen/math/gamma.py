@@ -21,6 +21,7 @@ from khaljit.codegen.math.exponential import exp2_parts
 from khaljit.codegen.math.kit import (
     Num,
     add_exactly,
+    add_ordered,
     fma,
     horner,
     multiply_exactly,
@@ -194,37 +195,58 @@ def _fraction(a: Num) -> tuple[Num, Num]:
     return a - whole, whole * 0.5
 
 
-def _sine_ratio(d: Num) -> Num:
-    """sin(pi d) / (pi d)."""
+def _sine_ratio(d: Num) -> tuple[Num, Num]:
+    """sin(pi d) / (pi d), as a sum."""
     z = d * d
-    return fma(z, horner(z, _TABLES[d.dtype].sine), 1.0)
+    return add_ordered(d.of(1.0), z * horner(z, _TABLES[d.dtype].sine))
 
 
 def tgamma(x: Num) -> Num:
+    """Numerator and denominator keep what rounding took from them, and correct the quotient."""
     table = _TABLES[x.dtype]
     negative = x.signed_bits() < 0
     magnitude = abs(x)
     a = select(magnitude > table.vanishing, x.of(table.vanishing), magnitude)
     below = a < 1.0
     moved = below | negative
+    unit, zero = x.of(1.0), x.of(0.0)
     b = select(moved, a + 1.0, a)
-    lost = select(moved, a - (b - 1.0), x.of(0.0))
-    exponent, exponent_rest, inverse = _exponent(b, lost)
-    factor = horner(inverse, table.stirling)
-    d, half = _fraction(magnitude)
-    unit = x.of(1.0)
-    down = select(negative, d * (factor * _sine_ratio(d)), select(below, a, unit))
+    exponent, exponent_rest, inverse = _exponent(b, select(moved, a - (b - 1.0), zero))
     y, k = exp2_parts(
         select(negative, -exponent, exponent), select(negative, -exponent_rest, exponent_rest)
     )
-    # Half of the scaling comes before the division, so that neither factor overflows alone.
+    start, *others = table.stirling
+    factor, factor_rest = add_ordered(x.of(start), inverse * horner(inverse, others))
+    top, top_rest = multiply_exactly(y, factor)
+    top_rest = fma(y, factor_rest, top_rest)
+    d, half = _fraction(magnitude)
+    sine, sine_rest = _sine_ratio(d)
+    down, down_rest = multiply_exactly(factor, sine)
+    down_rest = fma(factor, sine_rest, fma(factor_rest, sine, down_rest))
+    product, product_rest = multiply_exactly(d, down)
+    product_rest = fma(d, down_rest, product_rest)
+    # Half of the scaling comes before the division, so that neither part overflows alone.
     first = k >> 1
-    top = y * select(negative, unit, factor) * power_of_two(first, x.dtype)
-    result = top / down * power_of_two(k - first, x.dtype)
+    power = power_of_two(first, x.dtype)
+    quotient = _divide(
+        (select(negative, y, top) * power, select(negative, zero, top_rest) * power),
+        (select(negative, product, select(below, a, unit)), select(negative, product_rest, zero)),
+    )
+    result = quotient * power_of_two(k - first, x.dtype)
     odd = half.op(Op.FLOOR).ne(half)
     result = select(negative & ~odd, -result, result)
     result = select(x > table.overflow, x.of(math.inf), result)
     return select(d.eq(0.0) & (x < 0.0), x.of(math.nan), result)
+
+
+def _divide(numerator: tuple[Num, Num], denominator: tuple[Num, Num]) -> Num:
+    """The quotient of two sums; infinite where the denominator is 0 or next to it."""
+    top, top_rest = numerator
+    down, down_rest = denominator
+    inverse = 1.0 / down
+    quotient = top * inverse
+    error = fma(-quotient, down, top) + fma(-quotient, down_rest, top_rest)
+    return select(abs(quotient) < math.inf, fma(error, inverse, quotient), quotient)
 
 
 def _exponent(b: Num, lost: Num) -> tuple[Num, Num, Num]:
@@ -264,7 +286,8 @@ def lgamma(x: Num) -> Num:
     y = select(large, far, near)
     # lgamma(-a) = -log(a |sin(pi a)| / pi) - lgamma(a), small a divided out of both logarithms.
     d, _ = _fraction(a)
-    sine = abs(d) * (_sine_ratio(d) * select(small, unit, a))
+    ratio, _ = _sine_ratio(d)
+    sine = abs(d) * (ratio * select(small, unit, a))
     y = select(negative, -log_of_positive(sine) - y, y)
     pole = (d.eq(0.0) & negative) | a.eq(0.0)
     return select(pole | a.eq(math.inf), x.of(math.inf), y)

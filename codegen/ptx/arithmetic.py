@@ -11,7 +11,7 @@ from typing import Final
 
 from khaljit.codegen.integers import in_width
 from khaljit.codegen.ptx.arch import Architecture
-from khaljit.codegen.ptx.forms import COMBINE, TYPES, WRAPS, form, nan
+from khaljit.codegen.ptx.forms import COMBINE, TYPES, WRAPS, form, nan, reciprocal
 from khaljit.codegen.ptx.writer import Writer
 from khaljit.tracer.build import constant, to_bits
 from khaljit.tracer.dtypes import DType, Kind, bf16, bool_, f16, f32, f64
@@ -28,6 +28,11 @@ def compute(
     special = _SPECIAL.get(value.op)
     if special is not None:
         return special(w, value, operands)
+    if value.op is Op.DIV and constant(value.args[0]) == 1:
+        kind = TYPES[value.type].register
+        return w.let(
+            kind, f"{reciprocal(value.type, fastmath)} {{d}}, {w.held(kind, operands[1])};"
+        )
     dtype = value.args[1 if value.op is Op.SELECT else 0].type
     return regular(w, architecture, value.op, dtype, operands, fastmath)
 

@@ -14,7 +14,6 @@ from khaljit.codegen.ptx.writer import Writer
 from khaljit.tracer.dtypes import DType, bf16, bool_, f16, i32, i64
 from khaljit.tracer.ir import Memory, Region, Space, Trace, Value, values
 from khaljit.tracer.ops import Op
-from khaljit.tracer.uniformity import Uniformity
 
 __all__ = ["FULL_WARP", "PARAMETERS", "WARP", "Code", "Turns"]
 
@@ -54,7 +53,6 @@ class Code:
         folded: whether all workgroups are launched along x.
         block: where parameters are.
         w: writes the text.
-        uniformity: what is equal over which invocations.
         items: for each region what is computed there, in order.
         plan: the addresses of accesses.
         groups: accesses that are done by one instruction.
@@ -75,7 +73,6 @@ class Code:
     architecture: Architecture
     folded: bool
     block: ParameterBlock
-    uniformity: Uniformity
     items: dict[Region, tuple[Value, ...]]
     plan: Plan
     groups: dict[Value, Group]

@@ -30,7 +30,6 @@ from khaljit.codegen.ptx.trips import count_trips
 from khaljit.tracer.ir import Trace, effects, values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.schedule import schedule
-from khaljit.tracer.uniformity import analyse
 
 __all__ = ["ENTRY", "PtxEmitter"]
 
@@ -57,9 +56,7 @@ class PtxEmitter:
 
     name: Final = "ptx"
 
-    def __init__(
-        self, architecture: str, *, folded: bool = False, resident: bool = False
-    ) -> None:
+    def __init__(self, architecture: str, *, folded: bool = False, resident: bool = False) -> None:
         self.architecture: Final = ARCHITECTURES[architecture]
         self.folded: Final = folded
         self.resident: Final = resident
@@ -75,7 +72,6 @@ class PtxEmitter:
             architecture=self.architecture,
             folded=self.folded,
             block=ParameterBlock.of(trace),
-            uniformity=analyse(trace, rows=shape[0] % WARP == 0),
             items=items,
             plan=plan,
             groups=find_groups(trace, plan),

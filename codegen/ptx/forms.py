@@ -35,7 +35,7 @@ from khaljit.tracer.dtypes import (
 )
 from khaljit.tracer.ops import Op
 
-__all__ = ["COMBINE", "TYPES", "WRAPS", "Spelling", "form", "literal", "nan"]
+__all__ = ["COMBINE", "TYPES", "WRAPS", "Spelling", "form", "literal", "nan", "reciprocal"]
 
 
 @final
@@ -226,6 +226,13 @@ def form(op: Op, dtype: DType, architecture: Architecture, fastmath: bool = Fals
         if architecture.propagates and op in _PROPAGATING:
             return _PROPAGATING[op]
     return _FORMS[op, dtype]
+
+
+def reciprocal(dtype: DType, fastmath: bool) -> str:
+    """The instruction that divides 1 by a float, which is cheaper than a division."""
+    if fastmath and dtype is f32:
+        return "rcp.approx.ftz.f32"
+    return f"rcp.rn.{TYPES[dtype].number}"
 
 
 def nan(dtype: DType) -> str:

@@ -13,14 +13,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from khaljit.codegen.ptx.code import Code
+from khaljit.codegen.ptx.code import WARP, Code
 from khaljit.codegen.ptx.forms import TYPES
 from khaljit.codegen.ptx.pointers import ACCESSES, Carried, Pointer
 from khaljit.tracer.build import constant
 from khaljit.tracer.dtypes import DType, bool_
 from khaljit.tracer.ir import Memory, Space, Value, values
 from khaljit.tracer.ops import Op
-from khaljit.tracer.uniformity import Scope
+from khaljit.tracer.uniformity import Scope, Uniformity, analyse
 
 __all__ = [
     "STATIC_SHARED",
@@ -53,23 +53,24 @@ def declare_memories(code: Code) -> int:
     for value in values(code.trace.body):
         if value.op in ACCESSES:
             found.setdefault((value.memory.space, value.memory.number), value.memory)
-    room = _CONSTANT_BYTES
+    room, uniformity = _CONSTANT_BYTES, None
     for key, memory in found.items():
         if memory.space is Space.ARRAY:
             code.spaces[key] = "global"
             code.bases[key] = code.parameter(code.block.pointers[memory.number], "b64")
         elif memory.space is Space.TABLE:
-            room -= _declare_table(code, memory, room)
+            uniformity = uniformity or analyse(code.trace, rows=code.shape[0] % WARP == 0)
+            room -= _declare_table(code, memory, room, uniformity)
     _declare_block(code, [m for m in found.values() if m.space is Space.LOCAL], "local")
     return _declare_block(code, [m for m in found.values() if m.space is Space.SHARED], "shared")
 
 
-def _declare_table(code: Code, memory: Memory, room: int) -> int:
+def _declare_table(code: Code, memory: Memory, room: int, uniformity: Uniformity) -> int:
     """A table as data of the module; gives the bytes of constant memory that it takes."""
     assert memory.data is not None
     size = max(len(memory.data), 1)
     uniform = size <= room and all(
-        code.uniformity.scope[value.indices[0]] <= Scope.SUBGROUP
+        uniformity.scope[value.indices[0]] <= Scope.SUBGROUP
         for value in values(code.trace.body)
         if value.op is Op.LOAD and value.memory == memory
     )

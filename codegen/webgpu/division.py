@@ -21,6 +21,7 @@ _BIAS: Final = 127
 _ONE: Final = _BIAS << 23
 _FRACTION: Final = (1 << 23) - 1
 _SIGN: Final = 1 << 31
+_INFINITY: Final = 0x7F800000
 
 
 def divided(w: Writer, x: Value, y: Value) -> Value:
@@ -36,7 +37,11 @@ def divided(w: Writer, x: Value, y: Value) -> Value:
     power = w.sub(_field(w, x), _field(w, y))
     half = w.shr(power, 1)
     scaled = w.mul(w.mul(quotient, _power(w, half)), _power(w, w.sub(power, half)))
-    return w.select(w.and_(_is_normal(w, x), _is_normal(w, y)), scaled, plain)
+    # Infinity over a number so large that the driver multiplies by 0.
+    infinite = w.bitcast(w.xor(w.bits(x), w.and_(w.bits(y), _SIGN)), f32)
+    plain = w.select(w.eq(w.and_(w.bits(x), _SIGN - 1), _INFINITY), infinite, plain)
+    scaled = w.select(_is_normal(w, x), scaled, plain)
+    return w.select(_is_normal(w, y), scaled, w.builder.pure(Op.DIV, (x, y)))
 
 
 def root(w: Writer, x: Value) -> Value:

@@ -1,9 +1,9 @@
 """Keeps drivers from simplifying sums whose rounding errors matter.
 
 Nothing that a driver is told through wgpu forbids it to take floats for real numbers: some make
-``x`` of ``(x + s) - s``, which is how a number is rounded, and 0 of what a sum has lost. So where a
-sum is part of another sum with something in common, it is passed through an operation that no
-driver sees through: its bits are or-ed with a parameter that happens to be 0.
+``x`` of ``(x + s) - s``, which is how a number is rounded, and 0 of what a sum has lost. So where
+a sum or product is part of a sum and has something in common with the rest, it is passed through
+an operation that no driver sees through: its bits are or-ed with a parameter that happens to be 0.
 
 Before::
 
@@ -14,9 +14,11 @@ After::
     %t = add %x 12582912.0
     %r = sub (bitcast f32 (or (bitcast u32 %t) (scalar zero))) 12582912.0
 
-A product that is part of a sum is hidden as well: what may be rounded once is an ``fma`` already.
+A product that is part of a sum or of another product is hidden as well, unless fast maths is asked
+for: what may be rounded once is an ``fma`` already, and products are not to be regrouped.
 The same goes for ``x - x``, which is NaN for infinity and NaN, and for constants 0, since ``x * 0``
-and ``x + 0`` are not what they would be without NaN and -0.
+and ``x + 0`` are not what they would be without NaN and -0; and for ``select(x > c, c, x)``, which
+is NaN for NaN, as a minimum is not.
 
 What sums have in common is looked for a few steps deep. Polynomials and plain chains of sums have
 nothing, and stay as they are.
@@ -35,6 +37,8 @@ from khaljit.tracer.ops import Op
 __all__ = ["Sums"]
 
 _SUMS: Final = frozenset({Op.ADD, Op.SUB, Op.FMA})
+_PARTED: Final = _SUMS | {Op.MUL}
+_ORDERS: Final = frozenset({Op.LT, Op.LE, Op.GT, Op.GE})
 _PRODUCTS: Final = frozenset({Op.MUL, Op.FMA})
 _DEPTH: Final = 4
 _CONSTANT: Final = "constant"
@@ -47,11 +51,13 @@ class Sums:
     Args:
         writer: builds everything else.
         zero: gives an integer that is 0 as wide as a float.
+        fast: products may be regrouped, and fused with sums.
     """
 
-    def __init__(self, writer: Writer, zero: Callable[[Value], Value]) -> None:
+    def __init__(self, writer: Writer, zero: Callable[[Value], Value], fast: bool) -> None:
         self._write: Final = writer
         self._zero: Final = zero
+        self._fast: Final = fast
         self._hidden: Final[dict[Value, Value]] = {}  # what is hidden, by what hides it
         self._parts: Final[dict[tuple[Value, int], frozenset[object]]] = {}
 
@@ -63,25 +69,34 @@ class Sums:
         elif op in _SUMS:
             x, y = args
             if x is y:
-                return x, self._hide(y)
-            args = (
-                self._hide(x) if _is_product(x) else self._apart(x, self._within(y, _DEPTH)),
-                self._hide(y) if _is_product(y) else self._apart(y, self._within(x, _DEPTH)),
-            )
-        return tuple(self._hide(arg) if _is_zero(arg) else arg for arg in args)
+                return x, self.hide(y)
+            args = self._apart(x, self._within(y, _DEPTH)), self._apart(y, self._within(x, _DEPTH))
+        if not self._fast and op is not Op.FMA:
+            args = tuple(self.hide(arg) if _is_product(arg) else arg for arg in args)
+        return tuple(self.hide(arg) if _is_zero(arg) else arg for arg in args)
 
-    def _hide(self, x: Value) -> Value:
+    def chosen(self, condition: Value, yes: Value, no: Value) -> tuple[Value, Value, Value]:
+        """The operands of a selection that must not become a minimum, which would lose a NaN."""
+        compared = condition.args[0] if condition.op is Op.NOT else condition
+        if compared.op not in _ORDERS or {yes, no} != set(compared.args):
+            return condition, yes, no
+        if yes.op is Op.CONST:
+            return condition, yes, self.hide(no)
+        return condition, self.hide(yes), no
+
+    def hide(self, x: Value) -> Value:
+        """A value that no driver knows anything about."""
         w = self._write
         hidden = w.bitcast(w.or_(w.bits(x), self._zero(x)), x.type)
         self._hidden[hidden] = x
         return hidden
 
     def _apart(self, x: Value, other: frozenset[object]) -> Value:
-        """An operand, hidden if it is a sum that shares a part with another."""
+        """An operand, hidden if it is a sum or product that shares a part with another."""
         plain = x.args[0] if x.op is Op.NEG else x
-        if plain.op not in _SUMS or not self._within(x, _DEPTH) & other:
+        if plain.op not in _PARTED or not self._within(x, _DEPTH) & other:
             return x
-        return self._hide(x)
+        return self.hide(x)
 
     def _within(self, x: Value, depth: int) -> frozenset[object]:
         """What a value is made up of, as far as sums, products and negations go."""

@@ -99,7 +99,7 @@ class _Words(Rewriter):
         self._cells: Final = find_cells(trace, caps, bindings)
         self._build: Final = folding(self.builder)
         self._write: Final = Writer(self.builder, self._plain)
-        self._sums: Final = Sums(self._write, self._zero)
+        self._sums: Final = Sums(self._write, self._zero, trace.options.fastmath)
         self._places: Final = Places(self._write, caps)
         self._used: Final = {arg for value in values(trace.body) for arg in value.args}
 
@@ -108,6 +108,8 @@ class _Words(Rewriter):
             return self._integer(args[0], dtype)
         if op in _HIDDEN and args[0].dtype in (f32, f64):
             args = self._sums.operands(op, args)
+        if op is Op.SELECT and args[1].dtype in (f32, f64):
+            args = self._sums.chosen(*args)
         return self._build(op, args, dtype)
 
     def run(self) -> Trace:
@@ -194,6 +196,8 @@ class _Words(Rewriter):
     def _in_f32(self, op: Op, args: tuple[Value, ...]) -> Value:
         w = self._write
         wide = tuple(w.cast(arg, f32) for arg in args)
+        if _may_fuse(op, args):
+            wide = tuple(self._sums.hide(one) for one in wide)
         if op is Op.FMA:  # the product is exact; the sum rounds to odd, so that f16 rounds once
             return w.cast(sum_to_odd(w, w.mul(wide[0], wide[1]), wide[2]), f16)
         return w.cast(self._computed(op, wide, f32, f32), f16)

@@ -205,6 +205,10 @@ class Device(ABC):
             mend="WebGPU devices take WGSL and SPIR-V, CUDA devices PTX and cubins",
         )
 
+    def reaches(self, other: Device) -> bool:
+        """Whether `copy` takes arrays of another device beside its own."""
+        return other is self
+
     def allocate_for(self, nbytes: int, usage: int | str) -> Any:
         """A new buffer that others use too, in ways that the device has to be told of."""
         del usage  # memory that needs no permission

@@ -31,6 +31,7 @@ __all__ = [
     "atomic_xor",
     "barrier",
     "constant",
+    "guard_contents",
     "local",
     "shared",
     "storage_barrier",
@@ -95,16 +96,14 @@ def constant(data: Any) -> Array:
         fail(f"a table of {array.dtype} cannot be a constant", "use numbers of a kj dtype")
     contents = np.ascontiguousarray(array).tobytes()
     if isinstance(data, np.ndarray):
-        _guard_contents(recorder, data, contents)
+        guard_contents(recorder, data)
     value = recorder.declare(Space.TABLE, Element.scalar(dtype), array.shape, contents)
     return Array(recorder, value, "constant")
 
 
-def _guard_contents(recorder: Recorder, data: np.ndarray[Any, Any], contents: bytes) -> None:
-    def unchanged() -> object:
-        return np.ascontiguousarray(data).tobytes() == contents
-
-    recorder.guard(("contents", id(data)), "a table of kj.constant", unchanged)
+def guard_contents(recorder: Recorder, data: np.ndarray[Any, Any]) -> None:
+    """Remember what an array from outside holds: its elements become part of the trace."""
+    recorder.guard(("contents", id(data)), "elements of a captured array", data.tobytes)
 
 
 def _atomic(kind: str, array: Any, key: Any, operands: Sequence[Any], order: str) -> Scalar:

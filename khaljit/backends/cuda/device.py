@@ -1,54 +1,49 @@
-"""NVIDIA GPUs through the driver API: stream-ordered memory, cubins, launches."""
+"""NVIDIA GPUs through the driver API: stream-ordered memory, copies, events, errors.
+
+Work goes to the device's own stream, to the one of `kj.stream`, or, where an array of another
+library is among the arguments, to the stream on which that library works. What is on several
+streams is ordered by the memory that it uses (`memory.py`).
+"""
 
 from __future__ import annotations
 
 import ctypes
-import math
+import gc
 import os
-import struct
+import sys
 import threading
-import weakref
-from collections.abc import Mapping, Sequence
-from contextvars import ContextVar, Token
+from collections import deque
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 import numpy as np
 
-from khaljit import compiler
-from khaljit.arguments import Operand
-from khaljit.backends.base import Loaded, Timer, failed_assertion
+from khaljit.arrays import Array, contiguous, host_dtype, host_shape
+from khaljit.backends.base import Device, Loaded, Timer
 from khaljit.backends.cuda import driver
-from khaljit.backends.cuda.driver import Context, call
+from khaljit.backends.cuda.driver import Context, DriverError, call
+from khaljit.backends.cuda.foreign import ForeignLoaded
+from khaljit.backends.cuda.kernel import CudaKernel
+from khaljit.backends.cuda.memory import Events, Memory, MemoryInfo, Pinned
+from khaljit.backends.cuda.streams import CHOSEN, Stream, stream_of
 from khaljit.backends.cuda.target import Cuda, architecture_for
 from khaljit.backends.memory import MemoryDevice
 from khaljit.cache.artifact import Artifact
-from khaljit.codegen.layout import REPORT_SLOTS, ParameterBlock
-from khaljit.grids import Grid, Indirect
-from khaljit.tracer.build import to_bits
-from khaljit.tracer.errors import ArgumentValueError, DeviceError
+from khaljit.tracer.errors import DeviceError
 from khaljit.tracer.ir import Trace
 
 if TYPE_CHECKING:
     from khaljit.foreign import CodeInterface
 
-__all__ = ["CudaDevice", "stream"]
+__all__ = ["CudaDevice"]
 
-MAX_X: Final = (1 << 31) - 1
-MAX_YZ: Final = 65535
-ALIGNMENT: Final = 256  # of what the driver allocates
 MASK: Final = (1 << 64) - 1
-
-
-@final
-class Memory:
-    """A piece of a GPU's memory; given back to the pool when nobody uses it any more."""
-
-    __slots__ = ("__weakref__", "address", "nbytes", "owner")
-
-    def __init__(self, address: int, nbytes: int, owner: object = None) -> None:
-        self.address: Final = address
-        self.nbytes: Final = nbytes
-        self.owner: Final = owner  # keeps memory of another library alive
+STAGED: Final = 8 << 20  # bytes up to which an upload goes through pinned memory
+DIRECT: Final = 64 << 20  # bytes from which a blocking read goes straight to its array
+RECENT: Final = 4  # kernels that an error names
+BLOCKS_PER_MULTIPROCESSOR: Final = 16  # of a launch whose grid the GPU reads
+NOT_READY: Final = "CUDA_ERROR_NOT_READY"
+OUT_OF_MEMORY: Final = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
 @final
@@ -69,6 +64,8 @@ class CudaDevice(MemoryDevice):
             )
         self.number: Final = number
         self.name = f"cuda:{number}"
+        self._process: Final = os.getpid()
+        self._dead: DeviceError | None = None
         self.context: Final = Context(number)
         self.context.enter()
         major = self.context.attribute("COMPUTE_CAPABILITY_MAJOR")
@@ -76,21 +73,29 @@ class CudaDevice(MemoryDevice):
         self.capability: Final = (major, minor)
         self.architecture: Final = architecture_for(major, minor)
         self.target = Cuda(self.architecture)
-        self._flags = driver.library().CUstream_flags.CU_STREAM_NON_BLOCKING
-        self._stream: Final = int(call("cuStreamCreate", self._flags))
+        self.resident_blocks: Final = _per_multiprocessor() * self.context.attribute(
+            "MULTIPROCESSOR_COUNT"
+        )
+        self.most_shared: Final = self.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+        self.most_registers: Final = self.context.attribute("MAX_REGISTERS_PER_BLOCK")
+        flags = driver.library().CUstream_flags.CU_STREAM_NON_BLOCKING
+        self.own: Final = stream_of(int(call("cuStreamCreate", flags)))
+        self._pool: Final = call("cuDeviceGetDefaultMemPool", self.context.device)
         self._keep_freed_memory()
-        self._reporting: list[_Loaded] = []
+        self.events: Final = Events(self)
+        self.pinned: Final = Pinned(self)
+        self.recent: Final[deque[str]] = deque(maxlen=RECENT)  # kernels not yet waited for
+        self.others: Final[set[Stream]] = set()  # streams with work, besides the device's own
+        self.timing: EventTimer | None = None
+        self._reporting: list[CudaKernel] = []
         self._lock: Final = threading.Lock()
-        self._dead: DeviceError | None = None
-        self._process: Final = os.getpid()
-        self._base: Final = self._event()
+        self.clock: Final = call("cuEventCreate", 0)  # when the device was opened
+        call("cuEventRecord", self.clock, self.own.handle)
 
     def _keep_freed_memory(self) -> None:
         """Let the driver's pool keep what is given back, for the next allocation."""
-        pool = call("cuDeviceGetDefaultMemPool", self.context.device)
         kind = driver.library().CUmemPool_attribute.CU_MEMPOOL_ATTR_RELEASE_THRESHOLD
-        value = driver.library().cuuint64_t(MASK)
-        call("cuMemPoolSetAttribute", pool, kind, value)
+        call("cuMemPoolSetAttribute", self._pool, kind, driver.library().cuuint64_t(MASK))
 
     # Calls in the device's context.
 
@@ -112,113 +117,287 @@ class CudaDevice(MemoryDevice):
         """A call of the driver; an error that loses the context marks the device dead."""
         try:
             return call(name, *args, what=what)
-        except DeviceError as error:
-            if getattr(error, "sticky", False):
-                self._dead = error
-            raise
+        except DriverError as error:
+            raise self.explained(error) from None
 
-    @property
-    def stream(self) -> int:
+    def explained(self, error: DriverError) -> DeviceError:
+        """The error to raise; where the context is lost, it names the kernels that may be why."""
+        if not error.sticky:
+            return error
+        if self._dead is None:
+            names = list(dict.fromkeys(self.recent))
+            blame = f"kernel {names[0]}" if len(names) == 1 else f"one of {', '.join(names)}"
+            self._dead = DeviceError(
+                f"{blame if names else 'a kernel of another library'} failed on {self}: "
+                f"{error.message}",
+                mend="find the access with @kj.jit(debug=True) or compute-sanitizer, and restart "
+                "the process",
+            )
+        return self._dead
+
+    def current(self) -> Stream:
         """The stream that work goes to: the one of `kj.stream`, or the device's own."""
-        chosen = _STREAM.get()
-        return self._stream if chosen is None else chosen
+        return CHOSEN.get() or self.own
+
+    def use(self, memory: Memory) -> int:
+        """The handle of the current stream, once it waits for what else is done with the memory."""
+        stream = CHOSEN.get() or self.own
+        self.order(memory, stream)
+        return stream.handle
+
+    def order(self, memory: Memory, stream: Stream) -> None:
+        """Let a stream wait for the one that used a piece of memory last."""
+        if stream is not self.own:
+            self.others.add(stream)
+        if memory.stream is not stream:
+            self.wait(memory.stream, stream)
+            memory.stream = stream
+
+    def wait(self, before: Stream, after: Stream) -> None:
+        """Let a stream wait for all that is on another."""
+        event = self.events.take()
+        self.call("cuEventRecord", event, before.handle)
+        self.call("cuStreamWaitEvent", after.handle, event, 0)
+        self.events.give(event)
+
+    def is_past(self, event: Any) -> bool:
+        """Whether what was enqueued before an event is done."""
+        try:
+            call("cuEventQuery", event)
+        except DriverError as error:
+            if error.code == NOT_READY:
+                return False
+            raise self.explained(error) from None
+        return True
 
     # Memory.
 
     def allocate(self, nbytes: int) -> Memory:
         """Memory of the pool, in the order of the stream."""
         self.enter()
-        size = max(nbytes, 1)
-        address = int(
-            self.call("cuMemAllocAsync", size, self.stream, what=f"allocating {size} bytes")
+        size, stream = max(nbytes, 1), self.current()
+        what = f"allocating {size} bytes on {self}"
+        try:
+            address = self.call("cuMemAllocAsync", size, stream.handle, what=what)
+        except DriverError as error:
+            if error.code != OUT_OF_MEMORY:
+                raise
+            address = self._allocate_again(size, stream)
+        return Memory(int(address), size, stream, device=self)
+
+    def _allocate_again(self, size: int, stream: Stream) -> Any:
+        """Try once more, after everything that nobody uses went back to the driver."""
+        gc.collect()
+        self.call("cuStreamSynchronize", stream.handle, what="waiting for the GPU")
+        self.call("cuMemPoolTrimTo", self._pool, 0)
+        try:
+            return self.call("cuMemAllocAsync", size, stream.handle)
+        except DriverError as error:
+            if error.code != OUT_OF_MEMORY:
+                raise
+        found = self.memory_info()
+        raise DriverError(
+            f"{self} has no room for {size:,} bytes: {found.free:,} of {found.total:,} are free, "
+            f"and arrays of this process hold {found.used:,}",
+            OUT_OF_MEMORY,
+            mend="delete arrays that are done with, or work in parts; what is left is held by "
+            "other libraries and processes",
         )
-        memory = Memory(address, size)
-        weakref.finalize(memory, _free, self, address, self.stream)
-        return memory
+
+    def give_back(self, memory: Memory) -> None:
+        """Free memory in the order of the stream that used it last, unless all is lost anyhow.
+
+        It runs wherever the last reference goes, so the thread's own context is put back.
+        """
+        if self._dead is None and os.getpid() == self._process:
+            library = driver.library()
+            library.cuCtxPushCurrent(self.context.handle)
+            library.cuMemFreeAsync(memory.address, memory.stream.handle)
+            library.cuCtxPopCurrent()
+
+    def memory_info(self) -> MemoryInfo:
+        """How the GPU's memory is used."""
+        self.enter()
+        free, total = self.call("cuMemGetInfo")
+        kinds = driver.library().CUmemPool_attribute
+        used, reserved = (
+            int(self.call("cuMemPoolGetAttribute", self._pool, kind))
+            for kind in (
+                kinds.CU_MEMPOOL_ATTR_USED_MEM_CURRENT,
+                kinds.CU_MEMPOOL_ATTR_RESERVED_MEM_CURRENT,
+            )
+        )
+        return MemoryInfo(int(total), int(free), used, reserved, self.pinned.kept)
 
     def address_of(self, buffer: Memory) -> int:
         """The device address."""
         return buffer.address
 
     def upload(self, buffer: Memory, offset: int, data: np.ndarray[Any, Any]) -> None:
-        """Copy from the host; pageable memory is read before this returns."""
+        """Copy from the host, whose memory is read before this returns."""
         self.enter()
-        self.call(
-            "cuMemcpyHtoDAsync",
-            buffer.address + offset,
-            data.ctypes.data,
-            data.nbytes,
-            self.stream,
-        )
+        stream, to = self.use(buffer), buffer.address + offset
+        if data.nbytes > STAGED:
+            self.call("cuMemcpyHtoDAsync", to, data.ctypes.data, data.nbytes, stream)
+            return
+        piece = self.pinned.take(data.nbytes)
+        ctypes.memmove(piece.address, data.ctypes.data, data.nbytes)
+        self.call("cuMemcpyHtoDAsync", to, piece.address, data.nbytes, stream)
+        event = self.events.take()
+        self.call("cuEventRecord", event, stream)
+        self.pinned.give_after(event, piece)
 
-    def download(self, buffer: Memory, offset: int, nbytes: int) -> _Download:
+    def download(self, buffer: Memory, offset: int, nbytes: int) -> Fetch:
         """Copy to pinned memory, behind what the stream holds."""
         self.enter()
-        return _Download(self, buffer, offset, nbytes)
+        return Fetch(self, buffer, offset, nbytes)
+
+    def read(self, array: Array[Any]) -> np.ndarray[Any, Any]:
+        """The elements, once all work on them is done; much of them without a stop between."""
+        if array.nbytes < DIRECT or not array.is_contiguous:
+            return super().read(array)
+        self.enter()
+        host = np.empty(host_shape(array), host_dtype(array.dtype))
+        stream = self.use(array.buffer)
+        self.call("cuMemcpyDtoHAsync", host.ctypes.data, array.address, host.nbytes, stream)
+        self.call("cuStreamSynchronize", stream, what="waiting for the GPU")
+        return host
 
     def copy_bytes(
         self, source: Memory, source_offset: int, target: Memory, target_offset: int, nbytes: int
     ) -> None:
         """Copy on the device."""
         self.enter()
+        self.use(source)
         self.call(
             "cuMemcpyDtoDAsync",
             target.address + target_offset,
             source.address + source_offset,
             nbytes,
-            self.stream,
+            self.use(target),
         )
+
+    # Other GPUs.
+
+    def reaches(self, other: Device) -> bool:
+        """Arrays of all GPUs can be copied here."""
+        return isinstance(other, CudaDevice)
+
+    def copy(self, source: Array[Any], target: Array[Any]) -> None:
+        """Copy elements; also between two GPUs, one of which is this."""
+        if source.device is target.device or target.size == 0:
+            super().copy(source, target)
+            return
+        whole = source
+        if not source.is_contiguous:
+            whole = source.device.empty(source.shape, source.dtype)
+            source.device.copy(source, whole)
+        landing = target
+        if not target.is_contiguous:
+            landing = target.device.empty(target.shape, target.dtype)
+        self._copy_from_peer(whole, landing)
+        if landing is not target:
+            target.device.copy(landing, target)
+
+    def _copy_from_peer(self, source: Array[Any], target: Array[Any]) -> None:
+        """Bytes of one GPU's memory to another's, in the order of both."""
+        before, after = source.device, target.device
+        assert isinstance(before, CudaDevice)
+        assert isinstance(after, CudaDevice)
+        before.enter()
+        event = before.events.take()
+        before.call("cuEventRecord", event, source.buffer.stream.handle)
+        after.enter()
+        stream = after.use(target.buffer)
+        after.call("cuStreamWaitEvent", stream, event, 0)
+        before.events.give(event)
+        after.call(
+            "cuMemcpyPeerAsync",
+            target.address,
+            after.context.handle,
+            source.address,
+            before.context.handle,
+            source.nbytes,
+            stream,
+            what=f"copying from {before} to {after}",
+        )
+        done = after.events.take()
+        after.call("cuEventRecord", done, stream)
+        before.enter()
+        before.call("cuStreamWaitEvent", source.buffer.stream.handle, done, 0)
+        after.events.give(done)
+
+    def adopt_memory(
+        self,
+        address: int,
+        nbytes: int,
+        dtype: Any,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...] | None,
+        stream: Stream | None,
+        owner: object,
+        *,
+        read_only: bool = False,
+    ) -> Array[Any]:
+        """An array in memory of another library, which works on a stream; its own if None."""
+        home = stream or self.own
+        memory = Memory(address, nbytes, home, home=stream, owner=owner, read_only=read_only)
+        if strides is None:
+            return contiguous(self, memory, dtype, shape)
+        return Array(self, memory, dtype, shape, strides)
 
     # Order.
 
     def synchronize(self) -> None:
-        """Wait for the stream, and raise what kernels reported."""
+        """Wait for all that was enqueued, and raise what kernels reported."""
         self.enter()
-        self.call("cuStreamSynchronize", self.stream, what="waiting for the GPU")
+        streams = {self.current(), self.own, *self.others}
+        for stream in streams:
+            self.call("cuStreamSynchronize", stream.handle, what="waiting for the GPU")
+        self.others.difference_update(streams)
+        self.recent.clear()
         with self._lock:
             reporting, self._reporting = self._reporting, []
-        for loaded in reporting:
-            loaded.raise_report()
+        for kernel in reporting:
+            kernel.raise_report()
 
     def poll(self) -> None:
         """The driver works by itself."""
 
     def timer(self) -> Timer:
         """A pair of events."""
-        return _EventTimer(self)
+        return EventTimer(self)
 
-    def _event(self) -> Any:
-        event = call("cuEventCreate", 0)
-        call("cuEventRecord", event, self._stream)
-        return event
-
-    def expect_report(self, loaded: _Loaded) -> None:
+    def expect_report(self, kernel: CudaKernel) -> None:
         """Look at a kernel's report at the next synchronisation."""
         with self._lock:
-            if loaded not in self._reporting:
-                self._reporting.append(loaded)
+            if kernel not in self._reporting:
+                self._reporting.append(kernel)
+
+    def unload(self, module: Any) -> None:
+        """Unload a module that nobody uses any more, unless all is lost anyhow."""
+        if self._dead is None and os.getpid() == self._process:
+            library = driver.library()
+            library.cuCtxPushCurrent(self.context.handle)
+            library.cuModuleUnload(module)
+            library.cuCtxPopCurrent()
+
+    def drop_event(self, event: Any) -> None:
+        """Destroy an event that was made for a timer, unless all is lost anyhow."""
+        if self._dead is None and os.getpid() == self._process and not sys.is_finalizing():
+            driver.library().cuEventDestroy(event)
 
     # Kernels.
 
     def load_artifact(self, artifact: Artifact, trace: Trace) -> Loaded:
         """Load a cubin, or have the driver compile PTX."""
         self.enter()
-        return _Loaded(self, artifact, trace)
+        return CudaKernel(self, artifact, trace)
 
     def load_code(self, code: bytes | str, interface: CodeInterface) -> Loaded:
-        """Load hand-written PTX or a cubin."""
-        from khaljit.backends.cuda.foreign import ForeignLoaded
-
+        """Load PTX or a cubin that was written by hand."""
         self.enter()
         return ForeignLoaded(self, code, interface)
-
-    def unload(self, module: Any) -> None:
-        """Forget a module, unless all is lost anyhow."""
-        _unload(self, module)
-
-    def native_of(self, array: Array[Any]) -> int:
-        """The address of the first element."""
-        return array.address
 
     def describe(self) -> Mapping[str, str]:
         """Name, capability, memory, driver."""
@@ -232,239 +411,93 @@ class CudaDevice(MemoryDevice):
         }
 
 
-def _free(device: CudaDevice, address: int, stream: int) -> None:
-    """Give memory back in the order of its stream, unless all is lost anyhow."""
-    if device._dead is None and os.getpid() == device._process:
-        device.context.enter()
-        driver.library().cuMemFreeAsync(address, stream)
+def _per_multiprocessor() -> int:
+    """Blocks per multiprocessor of a launch whose grid the GPU reads."""
+    chosen = os.environ.get("KHALJIT_CUDA_PERSISTENT_BLOCKS", "")
+    if not chosen:
+        return BLOCKS_PER_MULTIPROCESSOR
+    if not chosen.isdecimal() or not 0 < int(chosen) <= 1024:
+        raise DeviceError(
+            f"KHALJIT_CUDA_PERSISTENT_BLOCKS is {chosen!r}",
+            mend="a number of blocks per multiprocessor, 1 to 1024",
+        )
+    return int(chosen)
 
 
 @final
-class _Download:
-    """Bytes on their way through pinned memory."""
+class Fetch:
+    """Bytes on their way through pinned memory; they stay there as long as this does."""
 
     def __init__(self, device: CudaDevice, buffer: Memory, offset: int, nbytes: int) -> None:
         self._device: Final = device
         self._keep: Final = buffer
         self._nbytes: Final = nbytes
-        self._host: Final = int(device.call("cuMemAllocHost", max(nbytes, 1)))
-        weakref.finalize(self, _free_host, device, self._host)
+        self._piece: Final = device.pinned.take(max(nbytes, 1))
+        stream = device.use(buffer)
         if nbytes:
             device.call(
-                "cuMemcpyDtoHAsync", self._host, buffer.address + offset, nbytes, device.stream
+                "cuMemcpyDtoHAsync", self._piece.address, buffer.address + offset, nbytes, stream
             )
-        self._event: Final = device.call("cuEventCreate", 2)
-        device.call("cuEventRecord", self._event, device.stream)
+        self._event: Final = device.events.take()
+        device.call("cuEventRecord", self._event, stream)
+
+    def __del__(self) -> None:
+        event = getattr(self, "_event", None)
+        if event is not None:
+            self._device.pinned.give_after(event, self._piece)
 
     def ready(self) -> bool:
+        """Whether `take` would not wait."""
         self._device.enter()
-        status = driver.library().cuEventQuery(self._event)[0]
-        return int(status) == 0
+        return self._device.is_past(self._event)
 
     def take(self) -> np.ndarray[Any, Any]:
+        """A view of the bytes."""
         self._device.enter()
         self._device.call("cuEventSynchronize", self._event, what="waiting for the GPU")
-        if not self._nbytes:
-            return np.empty(0, np.uint8)
-        memory = (ctypes.c_ubyte * self._nbytes).from_address(self._host)
-        return np.array(np.ctypeslib.as_array(memory))
-
-
-def _free_host(device: CudaDevice, address: int) -> None:
-    if device._dead is None and os.getpid() == device._process:
-        device.context.enter()
-        driver.library().cuMemFreeHost(address)
+        memory = (ctypes.c_ubyte * self._nbytes).from_address(self._piece.address)
+        return np.ctypeslib.as_array(memory)
 
 
 @final
-class _EventTimer(Timer):
-    """Readings of the GPU's clock by events."""
+class EventTimer(Timer):
+    """Readings of the GPU's clock by events, on the stream to which the work goes."""
 
     def __init__(self, device: CudaDevice) -> None:
         self._device: Final = device
         device.enter()
         self._events: Final = [device.call("cuEventCreate", 0) for _ in range(2)]
+        self._stream = device.current()
+
+    def __del__(self) -> None:
+        for event in getattr(self, "_events", ()):
+            self._device.drop_event(event)
 
     def start(self) -> None:
-        self._device.call("cuEventRecord", self._events[0], self._device.stream)
+        """Enqueue the first reading."""
+        self._device.timing = self
+        self._device.call("cuEventRecord", self._events[0], self._stream.handle)
+
+    def on(self, stream: Stream) -> None:
+        """What is timed goes to another stream."""
+        if stream is not self._stream:
+            self._stream = stream
+            self._device.call("cuEventRecord", self._events[0], stream.handle)
 
     def stop(self) -> None:
-        self._device.call("cuEventRecord", self._events[1], self._device.stream)
+        """Enqueue the second reading."""
+        self._device.timing = None
+        self._device.call("cuEventRecord", self._events[1], self._stream.handle)
 
     def ready(self) -> bool:
+        """Whether both have been taken."""
         self._device.enter()
-        return int(driver.library().cuEventQuery(self._events[1])[0]) == 0
+        return self._device.is_past(self._events[1])
 
     def interval(self) -> tuple[float, float]:
+        """Both readings in seconds since the device was opened."""
         self._device.enter()
-        self._device.call("cuEventSynchronize", self._events[1])
-        start, stop = (
-            call("cuEventElapsedTime", self._device._base, event) for event in self._events
-        )
+        self._device.call("cuEventSynchronize", self._events[1], what="waiting for the GPU")
+        clock = self._device.clock
+        start, stop = (call("cuEventElapsedTime", clock, event) for event in self._events)
         return start / 1e3, stop / 1e3
-
-
-@final
-class _Loaded(Loaded):
-    """A kernel on a GPU."""
-
-    def __init__(self, device: CudaDevice, artifact: Artifact, trace: Trace) -> None:
-        plan = artifact.plan
-        self._device: Final = device
-        self._trace: Final = trace
-        self._folded: _Loaded | None = None
-        payload = artifact.payload
-        image = payload if payload.startswith(b"\x7fELF") else payload + b"\0"
-        what = f"loading kernel {trace.name}"
-        self._module: Final = device.call("cuModuleLoadData", image, what=what)
-        weakref.finalize(self, _unload, device, self._module)
-        entry = plan["entry"].encode()
-        self._function: Final = device.call("cuModuleGetFunction", self._module, entry, what=what)
-        self._block: Final[tuple[int, int, int]] = tuple(plan["workgroup"])
-        self._item: Final[tuple[int, int, int]] = tuple(plan["item"])
-        self._shared: Final[int] = plan["shared"]
-        if self._shared:
-            kind = driver.library().CUfunction_attribute
-            device.call(
-                "cuFuncSetAttribute",
-                self._function,
-                kind.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES,
-                self._shared,
-                what=f"asking for {self._shared} bytes of shared memory for {trace.name}",
-            )
-        layout = ParameterBlock.of(trace)
-        self._pack: Final = struct.Struct(f"<{layout.size // 8}Q").pack
-        self._types: Final = tuple(scalar.dtype for scalar in trace.scalars)
-        self._report: Final = device.allocate(8 * REPORT_SLOTS) if plan["reports"] else None
-        if self._report is not None:
-            self._clear_report()
-        self._what: Final = f"launching kernel {trace.name}"
-
-    def launch(
-        self,
-        operands: Sequence[Operand],
-        numbers: Sequence[int | float | bool],
-        groups: Grid | Indirect,
-    ) -> None:
-        """Enqueue on the stream."""
-        device = self._device
-        device.enter()
-        if isinstance(groups, Indirect):
-            groups = groups.read()
-            if 0 in groups:
-                return
-        workgroup = self._trace.workgroup or (1, 1, 1)
-        blocks = [
-            -(-count * size // (block * item))
-            for count, size, block, item in zip(
-                groups, workgroup, self._block, self._item, strict=True
-            )
-        ]
-        if blocks[0] > MAX_X or blocks[1] > MAX_YZ or blocks[2] > MAX_YZ:
-            self._launch_folded(operands, numbers, groups, math.prod(blocks))
-            return
-        self._enqueue(operands, numbers, groups, blocks)
-
-    def _launch_folded(
-        self,
-        operands: Sequence[Operand],
-        numbers: Sequence[int | float | bool],
-        groups: Grid,
-        blocks: int,
-    ) -> None:
-        """With all blocks along x, by code that takes them apart again."""
-        if blocks > MAX_X:
-            raise ArgumentValueError(
-                f"kernel {self._trace.name}: {blocks} workgroups are too many for one launch",
-                mend=f"at most {MAX_X}: launch it in parts, or loop with kj.grid_stride",
-            )
-        if self._folded is None:
-            target = Cuda(self._device.architecture, folded=True)
-            compiled = compiler.compile_trace(self._trace, target)
-            loaded = self._device.load_artifact(compiled.artifact, self._trace)
-            assert isinstance(loaded, _Loaded)
-            self._folded = loaded
-        self._folded._enqueue(operands, numbers, groups, (blocks, 1, 1))
-
-    def _enqueue(
-        self,
-        operands: Sequence[Operand],
-        numbers: Sequence[int | float | bool],
-        groups: Grid,
-        blocks: Sequence[int],
-    ) -> None:
-        slots: list[int] = []
-        for operand in operands:
-            slots.append(operand.address)
-            slots += operand.shape
-            slots += operand.strides
-        slots += map(to_bits, self._types, numbers)
-        slots += groups
-        slots.append(self._report.address if self._report is not None else 0)
-        packed = ctypes.create_string_buffer(self._pack(*[slot & MASK for slot in slots]))
-        pointers = (ctypes.c_void_p * 1)(ctypes.addressof(packed))
-        self._device.call(
-            "cuLaunchKernel",
-            self._function,
-            *blocks,
-            *self._block,
-            self._shared,
-            self._device.stream,
-            ctypes.addressof(pointers),
-            0,
-            what=self._what,
-        )
-        if self._report is not None:
-            self._device.expect_report(self)
-
-    def _clear_report(self) -> None:
-        assert self._report is not None
-        self._device.upload(self._report, 0, np.zeros(REPORT_SLOTS, np.int64))
-
-    def raise_report(self) -> None:
-        """Raise what the kernel reported, if it did."""
-        assert self._report is not None
-        raw = self._device.download(self._report, 0, 8 * REPORT_SLOTS).take()
-        flag, site, x, y, z, *_ = raw.view(np.int64).tolist()
-        if flag:
-            self._clear_report()
-            raise failed_assertion(self._trace, site, (x, y, z))
-
-
-def _unload(device: CudaDevice, module: Any) -> None:
-    if device._dead is None and os.getpid() == device._process:
-        device.context.enter()
-        driver.library().cuModuleUnload(module)
-
-
-_STREAM: Final[ContextVar[int | None]] = ContextVar("khaljit_stream", default=None)
-
-
-class stream:  # noqa: N801  # called like a function
-    """Work of a block goes to a CUDA stream of another library: ``with kj.stream(s): ...``.
-
-    Args:
-        handle: a stream's address, or an object with ``__cuda_stream__`` or ``cuda_stream``
-            (PyTorch's and CuPy's streams).
-    """
-
-    def __init__(self, handle: Any) -> None:
-        found = getattr(handle, "__cuda_stream__", None)
-        if callable(found):
-            handle = found()[1]
-        for name in ("cuda_stream", "ptr"):
-            handle = getattr(handle, name, handle)
-        if not isinstance(handle, int):
-            raise ArgumentValueError(
-                f"{handle!r} is no CUDA stream", mend="pass its address or an object that has one"
-            )
-        self._handle: Final = handle
-        self._token: Token[int | None] | None = None
-
-    def __enter__(self) -> stream:
-        self._token = _STREAM.set(self._handle)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        assert self._token is not None
-        _STREAM.reset(self._token)

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from khaljit.tracer.errors import DeviceError
 
-__all__ = ["Context", "call", "count", "library"]
+__all__ = ["Context", "DriverError", "call", "count", "fail", "library"]
 
 _MENDS: Final = {
     "CUDA_ERROR_OUT_OF_MEMORY": "free arrays, or use smaller ones",
@@ -21,9 +21,10 @@ _MENDS: Final = {
     "CUDA_ERROR_UNSUPPORTED_PTX_VERSION": "update the NVIDIA driver",
     "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH": "restart after updating the NVIDIA driver",
     "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES": "use a smaller workgroup or less shared memory",
+    "CUDA_ERROR_NOT_FOUND": "give the name of an entry point of the code",
 }
 # After these the context is lost, and every later call fails.
-STICKY: Final = frozenset(
+_STICKY: Final = frozenset(
     f"CUDA_ERROR_{name}"
     for name in (
         *("ILLEGAL_ADDRESS", "LAUNCH_FAILED", "ASSERT", "HARDWARE_STACK_ERROR"),
@@ -31,6 +32,23 @@ STICKY: Final = frozenset(
         *("LAUNCH_TIMEOUT", "ECC_UNCORRECTABLE", "CONTEXT_IS_DESTROYED"),
     )
 )
+
+
+class DriverError(DeviceError):
+    """What the driver said.
+
+    Attributes:
+        code: the driver's name for it.
+    """
+
+    def __init__(self, message: str, code: str, *, mend: str | None = None) -> None:
+        super().__init__(message, mend=mend)
+        self.code: Final = code
+
+    @property
+    def sticky(self) -> bool:
+        """Whether the context is lost."""
+        return self.code in _STICKY
 
 
 @lru_cache(maxsize=1)
@@ -49,29 +67,32 @@ def library() -> Any:
         raise DeviceError(
             f"the NVIDIA driver cannot be loaded: {error}", mend="install the NVIDIA driver"
         ) from None
-    if status != driver.CUresult.CUDA_SUCCESS:
+    if status:
         raise _error(driver, status, "starting CUDA")
     return driver
 
 
-def _error(driver: Any, status: Any, what: str) -> DeviceError:
+def _error(driver: Any, status: Any, what: str) -> DriverError:
     _, name = driver.cuGetErrorName(status)
     _, text = driver.cuGetErrorString(status)
     label = name.decode() if isinstance(name, bytes) else str(status)
     words = text.decode() if isinstance(text, bytes) else ""
-    error = DeviceError(f"{what}: {label} ({words})", mend=_MENDS.get(label))
-    error.sticky = label in STICKY  # type: ignore[attr-defined]  # read by the device
-    return error
+    return DriverError(f"{what}: {label} ({words})", label, mend=_MENDS.get(label))
+
+
+def fail(status: Any, what: str) -> DriverError:
+    """The error for a status that is not success."""
+    return _error(library(), status, what)
 
 
 def call(name: str, *args: Any, what: str | None = None) -> Any:
     """Call a function of the driver by name; gives its results without the status.
 
-    Raises DeviceError with the driver's own name for what went wrong.
+    Raises DriverError with the driver's own name for what went wrong.
     """
     driver = library()
     status, *results = getattr(driver, name)(*args)
-    if status != driver.CUresult.CUDA_SUCCESS:
+    if status:
         raise _error(driver, status, what or name)
     if not results:
         return None
@@ -89,10 +110,13 @@ class Context:
     def __init__(self, number: int) -> None:
         self.device: Final = call("cuDeviceGet", number, what=f"opening GPU {number}")
         self.handle: Final = call("cuDevicePrimaryCtxRetain", self.device)
+        self._set: Final = library().cuCtxSetCurrent
 
     def enter(self) -> None:
         """Make it this thread's current context; another library may have set another."""
-        call("cuCtxSetCurrent", self.handle)
+        (status,) = self._set(self.handle)
+        if status:
+            raise fail(status, "entering the GPU's context")
 
     def attribute(self, name: str) -> int:
         """A number that describes the GPU."""

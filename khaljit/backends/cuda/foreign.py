@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import weakref
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 from khaljit.annotations import ArrayOf
 from khaljit.arguments import Operand
-from khaljit.arrays import Array
 from khaljit.backends.base import Loaded
+from khaljit.backends.cuda.kernel import Module, chosen_stream, hand_back
 from khaljit.grids import Grid, Indirect
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import DType
@@ -36,15 +35,7 @@ class ForeignLoaded(Loaded):
         self._device: Final = device
         self._interface: Final = interface
         image = code.encode() if isinstance(code, str) else code
-        if not image.startswith(b"\x7fELF"):
-            image += b"\0"
-        what = f"loading kernel {interface.name}"
-        self._module: Final = device.call("cuModuleLoadData", image, what=what)
-        weakref.finalize(self, device.unload, self._module)
-        self._function: Final = device.call(
-            "cuModuleGetFunction", self._module, interface.entry.encode(), what=what
-        )
-        self._what: Final = f"launching kernel {interface.name}"
+        self._module: Final = Module(device, image, interface.entry, interface.name)
 
     def launch(
         self,
@@ -52,7 +43,8 @@ class ForeignLoaded(Loaded):
         numbers: Sequence[int | float | bool],
         groups: Grid | Indirect,
     ) -> None:
-        """Enqueue on the stream."""
+        """Enqueue on the stream; counts that the device would read are read by the host, since the
+        code cannot be changed."""
         device = self._device
         device.enter()
         if isinstance(groups, Indirect):
@@ -65,19 +57,14 @@ class ForeignLoaded(Loaded):
                 f"{LIMITS}",
                 mend="use more axes: hand-written code computes its own ids",
             )
+        owners: list[Any] = [operand.owner for operand in operands]
+        memories = [owner.buffer for owner in owners]
         values = [ctypes.create_string_buffer(one) for one in self._bytes(operands, numbers)]
         pointers = (ctypes.c_void_p * max(len(values), 1))(*map(ctypes.addressof, values))
-        device.call(
-            "cuLaunchKernel",
-            self._function,
-            *groups,
-            *self._interface.workgroup,
-            0,
-            device.stream,
-            ctypes.addressof(pointers),
-            0,
-            what=self._what,
-        )
+        stream = chosen_stream(device, memories)
+        where = ctypes.addressof(pointers)
+        self._module.run(groups, self._interface.workgroup, 0, stream, where)
+        hand_back(device, memories, stream)
 
     def _bytes(
         self, operands: Sequence[Operand], numbers: Sequence[int | float | bool]
@@ -87,9 +74,7 @@ class ForeignLoaded(Loaded):
         found = []
         for annotation in self._interface.parameters.annotations:
             if isinstance(annotation, ArrayOf):
-                array: Any = next(arrays).owner
-                assert isinstance(array, Array)
-                found.append(struct.pack("<Q", array.address))
+                found.append(struct.pack("<Q", next(arrays).address))
             elif isinstance(annotation, VectorType):
                 found.append(
                     b"".join(_number(annotation.dtype, next(rest)) for _ in range(annotation.count))

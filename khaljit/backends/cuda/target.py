@@ -50,23 +50,24 @@ class Cuda(Target):
 
     Args:
         architecture: such as ``sm_90``.
-        folded: for launches with all workgroups along one axis.
+        form: ``folded`` for launches with all workgroups along one axis, ``resident`` for those
+            whose counts of workgroups the GPU reads.
     """
 
-    def __init__(self, architecture: str, *, folded: bool = False) -> None:
+    def __init__(self, architecture: str, *, form: str = "direct") -> None:
         if architecture not in ARCHITECTURES:
             raise ArgumentValueError(
                 f"{architecture!r} is no architecture of khaljit",
                 mend=f"one of {', '.join(ARCHITECTURES)}",
             )
         self.architecture: Final = architecture
-        self.folded: Final = folded
+        self.form: Final = form
         self.name = f"cuda:{architecture}"
 
     def key_parts(self) -> Mapping[str, bytes]:
         """The architecture, the form, and whether the text is kept."""
         keep = os.environ.get("KHALJIT_CUDA_KEEP_PTX") == "1"
-        return {"target": f"{self.name} folded={self.folded} ptx={keep}".encode()}
+        return {"target": f"{self.name} form={self.form} ptx={keep}".encode()}
 
     def compile(self, trace: Trace) -> Artifact:
         """A cubin where a tool is here, else PTX; with what the launch needs."""
@@ -89,7 +90,10 @@ class Cuda(Target):
     def _emitted(self, legal: Trace) -> Program:
         from khaljit.codegen.ptx.emit import PtxEmitter  # a warm process compiles nothing
 
-        return PtxEmitter(self.architecture, folded=self.folded).emit(legal)
+        emitter = PtxEmitter(
+            self.architecture, folded=self.form == "folded", resident=self.form == "resident"
+        )
+        return emitter.emit(legal)
 
     def show(self, trace: Trace, stage: str) -> str:
         """A stage of the compilation as text: the common ones, ``ptx`` and ``sass``."""

@@ -17,6 +17,7 @@ the same for both.
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping
@@ -51,6 +52,8 @@ __all__ = ["WebGpuDevice", "adopt_device"]
 MAX_BATCH: Final = 512  # commands in one submission
 NAMED: Final = 8  # kernels that the error of a submission names
 SMALLEST: Final = 16  # bytes of a buffer
+REOPEN: Final = "its arrays are gone; open it again with kj.device"
+SPIRV: Final = (0x07230203).to_bytes(4, sys.byteorder)  # how a module begins
 
 
 @final
@@ -107,6 +110,7 @@ class WebGpuDevice(MemoryDevice):
             self._recorder.handle.end()
             self._recorder = None
         if self._encoder is None:
+            self._expect_alive("recording")
             self._encoder = self.guarded("recording", self.handle.create_command_encoder)
         return self._encoder
 
@@ -149,6 +153,10 @@ class WebGpuDevice(MemoryDevice):
             finally:
                 self._encoder, self._commands, self._kernels = None, 0, {}
 
+    def _expect_alive(self, what: str) -> None:
+        if self.lost:
+            raise DeviceError(f"{self}: {what}: the device is lost", mend=REOPEN)
+
     def guarded(self, what: str, action: Callable[[], Any]) -> Any:
         """Errors of wgpu become errors of khaljit; a device that is lost is known to be so."""
         try:
@@ -156,10 +164,7 @@ class WebGpuDevice(MemoryDevice):
         except (self.wgpu.GPUError, RuntimeError) as error:
             if "is lost" in str(error) or "DeviceLost" in str(error):
                 self.lost = True
-                raise DeviceError(
-                    f"{self}: {what}: the device is lost",
-                    mend="its arrays are gone; open it again with kj.device",
-                ) from error
+                raise DeviceError(f"{self}: {what}: the device is lost", mend=REOPEN) from error
             if isinstance(error, self.wgpu.GPUOutOfMemoryError):
                 raise DeviceError(
                     f"{self}: {what}: out of memory", mend="free arrays, or work in parts"
@@ -305,6 +310,7 @@ class WebGpuDevice(MemoryDevice):
     def synchronize(self) -> None:
         """Wait for everything that was recorded, and raise what kernels reported."""
         self.flush()
+        self._expect_alive("waiting")
         self.guarded("waiting", self.handle._poll_wait)
         with self.lock:
             reporting, self._reporting = self._reporting, []
@@ -359,6 +365,11 @@ class WebGpuDevice(MemoryDevice):
 
     def foreign_module(self, code: bytes | str, name: str) -> Any:
         """A shader module with all of wgpu's checks."""
+        if isinstance(code, bytes) and not code.startswith(SPIRV):
+            raise DeviceError(
+                f"{self}: loading kernel {name}: the code is no SPIR-V",
+                mend="pass SPIR-V as bytes, in the machine's byte order, and WGSL as text",
+            )
         return self.guarded(
             f"loading kernel {name}",
             lambda: self.handle.create_shader_module(code=code, label=name),

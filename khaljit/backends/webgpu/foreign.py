@@ -40,7 +40,7 @@ class ForeignLoaded(Loaded):
         self._interface: Final = interface
         layout, size = block_layout(interface.numbers, name)
         self._numbers: Final = struct.Struct(layout)
-        self._empty: Memory | None = None
+        self._empty: Final[dict[bool, Memory]] = {}
         uniform = None
         if size and interface.uniform is not None:
             size = -(-size // _UNIFORM) * _UNIFORM
@@ -81,7 +81,10 @@ class ForeignLoaded(Loaded):
                     f"{MAX_GROUPS} on an axis",
                     mend="use more axes: hand-written code computes its own ids",
                 )
-        ranges = [self._range(operand) for operand in operands]
+        ranges = [
+            self._range(operand, written)
+            for operand, written in zip(operands, self._interface.written, strict=True)
+        ]
         key = (pipeline.number, *[part for one in ranges for part in (one[0].address, *one[1:])])
         block = self._numbers.pack(*numbers).ljust(self._size, b"\0")
         with device.lock:
@@ -91,14 +94,14 @@ class ForeignLoaded(Loaded):
                 group = pipeline.bind(key, dict(enumerate(ranges)))
             pipeline.record(group, block, counts)
 
-    def _range(self, operand: Operand) -> Range:
-        """Where an array lies; one without elements is bound to a few bytes of its own."""
+    def _range(self, operand: Operand, written: bool) -> Range:
+        """Where an array lies; those without elements are bound to a few bytes of nobody's."""
         array = operand.owner
         assert isinstance(array, Array)
         if not array.size:
-            if self._empty is None:
-                self._empty = self._device.allocate(0)
-            return self._empty, 0, self._empty.nbytes
+            if written not in self._empty:
+                self._empty[written] = self._device.allocate(0)
+            return self._empty[written], 0, self._empty[written].nbytes
         alignment = self._device.limits["min-storage-buffer-offset-alignment"]
         if array.offset % alignment:
             raise ArgumentValueError(

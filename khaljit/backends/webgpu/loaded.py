@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["MAX_GROUPS", "WebGpuLoaded"]
 
 MAX_GROUPS: Final = 65535  # workgroups on an axis
+MAX_TOTAL: Final = (1 << 32) - 1  # code that counts them along a line does so in 32 bits
 NO_GRID: Final = (0, 0, 0)  # where the device reads it, the code does not ask the host
 
 
@@ -61,7 +62,6 @@ class WebGpuLoaded(Loaded):
     def __init__(self, device: WebGpuDevice, artifact: Artifact, trace: Trace) -> None:
         self._device: Final = device
         self._trace: Final = trace
-        self._workgroup: Final = trace.workgroup or (1, 1, 1)
         plain = tuple(range(len(trace.arrays)))
         self._plain: Final = _Variant(device, artifact, trace)
         self._variants: Final = {(plain, False): self._plain}
@@ -82,19 +82,22 @@ class WebGpuLoaded(Loaded):
             if self._trace.workgroup is not None:
                 array = groups.array
                 counts = (array.buffer, array.offset + 4 * groups.offset)
-                self._record(operands, numbers, NO_GRID, counts, False)
+                self._record(operands, numbers, NO_GRID, NO_GRID, counts, False)
                 return
             groups = groups.read()  # the code must know the grid's invocations
             if 0 in groups:
                 return
-        counts, folded = self._counts(groups)
-        self._record(operands, numbers, groups, counts, folded)
+        own = self._own_groups(groups)
+        folded = max(own) > MAX_GROUPS
+        counts = self._folded(own) if folded else own
+        self._record(operands, numbers, groups, own, counts, folded)
 
     def _record(
         self,
         operands: Sequence[Operand],
         numbers: Sequence[int | float | bool],
-        grid: Grid,
+        extents: Grid,
+        groups: Grid,
         counts: Sequence[int] | tuple[Memory, int],
         folded: bool,
     ) -> None:
@@ -111,7 +114,7 @@ class WebGpuLoaded(Loaded):
                 group = pipeline.bind(key, self._ranges(variant, buffers))
             if self._report is not None:
                 device.expect_report(self)
-            pipeline.record(group, variant.pack(operands, numbers, grid), counts)
+            pipeline.record(group, variant.pack(operands, numbers, extents, groups), counts)
 
     def _ranges(self, variant: _Variant, buffers: Sequence[Memory]) -> dict[int, Range]:
         """What to bind: whole buffers, since views are offsets in the code."""
@@ -135,23 +138,25 @@ class WebGpuLoaded(Loaded):
             )
         return buffer.nbytes
 
-    def _counts(self, groups: Grid) -> tuple[tuple[int, int, int], bool]:
-        """Workgroups to dispatch, and whether the code has to count them along a line."""
-        x, y, z = (
-            -(-count * size // block)
-            for count, size, block in zip(groups, self._workgroup, self._plain.block, strict=True)
-        )
-        if x <= MAX_GROUPS and y <= MAX_GROUPS and z <= MAX_GROUPS:
-            return (x, y, z), False
-        total = x * y * z
-        if total > MAX_GROUPS**3:
+    def _own_groups(self, groups: Grid) -> Grid:
+        """Workgroups per axis: the launch's, or the backend's that hold its invocations."""
+        if self._trace.workgroup is not None:
+            return groups
+        x, y, z = self._plain.block
+        return -(-groups[0] // x), -(-groups[1] // y), -(-groups[2] // z)
+
+    def _folded(self, groups: Grid) -> Grid:
+        """What to dispatch for more workgroups than an axis takes: at least as many, in any shape,
+        for code that counts them along a line."""
+        total = groups[0] * groups[1] * groups[2]
+        if total > MAX_TOTAL:
             raise ArgumentValueError(
                 f"kernel {self._trace.name}: {total} workgroups are too many for one launch",
                 mend="launch it in parts, or loop with kj.grid_stride",
             )
         x = min(total, MAX_GROUPS)
         y = min(-(-total // x), MAX_GROUPS)
-        return (x, y, -(-total // (x * y))), True
+        return x, y, -(-total // (x * y))
 
     def _variant(self, buffers: Sequence[Memory], folded: bool) -> _Variant:
         distinct = list(dict.fromkeys(buffers))

@@ -20,14 +20,16 @@ from khaljit.tracer.dtypes import DType, bool_, f16, f32, f64
 
 __all__ = ["Pack", "packer"]
 
-Pack = Callable[[Sequence[Operand], Sequence[int | float | bool], Grid], bytes]
+# From operands, numbers, the grid in invocations where the workgroup is the backend's, and the
+# grid in workgroups.
+Pack = Callable[[Sequence[Operand], Sequence[int | float | bool], Grid, Grid], bytes]
 
 _FLOATS: Final[dict[DType, str]] = {f16: "e2x", f32: "f", f64: "d"}
 _WORDS: Final = {(4, True): "i", (4, False): "I", (8, True): "q", (8, False): "Q"}
 _SPELLINGS: Final = {
     "scalar": "numbers[{number}]",
-    "extent": "grid[{axis}]",
-    "groups": "grid[{axis}]",
+    "extent": "extents[{axis}]",
+    "groups": "groups[{axis}]",
     "shape": "operands[{number}].shape[{axis}]",
     "stride": "operands[{number}].strides[{axis}]",
     "offset": "operands[{number}].owner.offset // {unit}",
@@ -43,9 +45,12 @@ def packer(interface: Interface, units: Sequence[int]) -> Pack:
     """
 
     def general(
-        operands: Sequence[Operand], numbers: Sequence[int | float | bool], grid: Grid
+        operands: Sequence[Operand],
+        numbers: Sequence[int | float | bool],
+        extents: Grid,
+        groups: Grid,
     ) -> bytes:
-        return interface.pack(lambda source: _number(source, operands, numbers, grid))
+        return interface.pack(lambda source: _number(source, operands, numbers, extents, groups))
 
     formats, spellings, at = ["<"], [], 0
     for slot in interface.slots:
@@ -58,16 +63,19 @@ def packer(interface: Interface, units: Sequence[int]) -> Pack:
     formats.append(f"{interface.size - at}x")
     pack = struct.Struct("".join(formats)).pack
     made: Pack = eval(
-        f"lambda operands, numbers, grid: pack({', '.join(spellings)})", {"pack": pack}
+        f"lambda operands, numbers, extents, groups: pack({', '.join(spellings)})", {"pack": pack}
     )
 
     def quick(
-        operands: Sequence[Operand], numbers: Sequence[int | float | bool], grid: Grid
+        operands: Sequence[Operand],
+        numbers: Sequence[int | float | bool],
+        extents: Grid,
+        groups: Grid,
     ) -> bytes:
         try:
-            return made(operands, numbers, grid)
+            return made(operands, numbers, extents, groups)
         except (struct.error, OverflowError):
-            return general(operands, numbers, grid)
+            return general(operands, numbers, extents, groups)
 
     return quick
 
@@ -95,13 +103,16 @@ def _number(
     source: Source,
     operands: Sequence[Operand],
     numbers: Sequence[int | float | bool],
-    grid: Grid,
+    extents: Grid,
+    groups: Grid,
 ) -> Any:
     """What a parameter of the code is, at this launch."""
     if source.kind == "scalar":
         return numbers[source.number]
-    if source.kind in ("extent", "groups"):
-        return grid[source.axis]
+    if source.kind == "extent":
+        return extents[source.axis]
+    if source.kind == "groups":
+        return groups[source.axis]
     operand = operands[source.number]
     if source.kind == "shape":
         return operand.shape[source.axis]

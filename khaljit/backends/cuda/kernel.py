@@ -1,0 +1,362 @@
+"""Kernels on a GPU: loading their code, packing their arguments, launching them.
+
+A launch makes as few objects as it can: the bytes of the parameter block are packed into memory
+that launches share, since the driver has read them when the call returns.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import struct
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
+
+from khaljit import compiler
+from khaljit.arguments import Operand
+from khaljit.arrays import Array
+from khaljit.backends.base import Loaded, failed_assertion
+from khaljit.backends.cuda import driver
+from khaljit.backends.cuda.driver import DriverError
+from khaljit.backends.cuda.memory import Memory
+from khaljit.backends.cuda.streams import CHOSEN, Stream
+from khaljit.backends.cuda.target import Cuda
+from khaljit.cache.artifact import Artifact
+from khaljit.codegen.layout import REPORT_SLOTS, SLOT, ParameterBlock
+from khaljit.grids import Grid, Indirect
+from khaljit.tracer.build import to_bits
+from khaljit.tracer.dtypes import DType, f32, f64, u32
+from khaljit.tracer.errors import ArgumentValueError, DeviceError
+from khaljit.tracer.ir import Trace
+
+if TYPE_CHECKING:
+    from khaljit.backends.cuda.device import CudaDevice
+
+__all__ = ["CudaKernel", "Module", "chosen_stream", "hand_back"]
+
+MAX_X: Final = (1 << 31) - 1
+MAX_YZ: Final = 65535
+LOG_BYTES: Final = 8192
+MASK: Final = (1 << 64) - 1
+
+Numbers = Sequence[int | float | bool]
+
+
+@final
+class Module:
+    """Code that is loaded, with the one kernel of it that is launched."""
+
+    def __init__(self, device: CudaDevice, image: bytes, entry: str, name: str) -> None:
+        self._device: Final = device
+        self._handle: Any = None
+        self.name: Final = name
+        self.what: Final = f"launching kernel {name}"
+        if not image.startswith(b"\x7fELF"):
+            image += b"\0"
+        try:
+            self._handle = device.call("cuModuleLoadData", image, what=f"loading kernel {name}")
+        except DriverError as error:
+            log = _compile_log(image)
+            raise DriverError(f"{error.message}{log}", error.code, mend=error.mend) from None
+        self.function: Final = device.call(
+            "cuModuleGetFunction",
+            self._handle,
+            entry.encode(),
+            what=f"looking for {entry} in the code of kernel {name}",
+        )
+        self._launch: Final[Callable[..., Any]] = driver.library().cuLaunchKernel
+
+    def __del__(self) -> None:
+        if self._handle is not None and not sys.is_finalizing():
+            self._device.unload(self._handle)
+
+    def allow_shared(self, nbytes: int) -> None:
+        """Allot dynamic shared memory at each launch, beyond what every kernel may have."""
+        device, most = self._device, self._device.most_shared
+        if nbytes > most:
+            raise DeviceError(
+                f"kernel {self.name} takes {nbytes:,} bytes of shared memory, and a workgroup on "
+                f"{device} has at most {most:,}",
+                mend="use smaller shared arrays",
+            )
+        kind = driver.library().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        device.call("cuFuncSetAttribute", self.function, kind, nbytes)
+
+    def run(
+        self,
+        blocks: Sequence[int],
+        block: tuple[int, int, int],
+        shared: int,
+        stream: Stream,
+        parameters: int,
+    ) -> None:
+        """Enqueue; ``parameters`` is the address of pointers to what the kernel takes."""
+        device = self._device
+        (status,) = self._launch(
+            self.function, *blocks, *block, shared, stream.handle, parameters, 0
+        )
+        if status:
+            raise device.explained(self._failure(driver.fail(status, self.what), block, shared))
+        device.recent.append(self.name)
+
+    def _failure(self, error: DriverError, block: tuple[int, int, int], shared: int) -> DriverError:
+        """An error of a launch, with what it asked for and what there is."""
+        if error.sticky:
+            return error
+        device, kinds = self._device, driver.library().CUfunction_attribute
+        names = ("NUM_REGS", "SHARED_SIZE_BYTES", "MAX_THREADS_PER_BLOCK")
+        registers, static, most = (
+            device.call(
+                "cuFuncGetAttribute", getattr(kinds, f"CU_FUNC_ATTRIBUTE_{one}"), self.function
+            )
+            for one in names
+        )
+        return DriverError(
+            f"{error.message}: its workgroup of {block} is {math.prod(block)} invocations of "
+            f"{registers} registers and {static + shared:,} bytes of shared memory; {device} "
+            f"takes at most {most} such invocations, {device.most_registers:,} registers and "
+            f"{device.most_shared:,} bytes",
+            error.code,
+            mend=error.mend or "use a smaller workgroup or less shared memory",
+        )
+
+
+def _compile_log(image: bytes) -> str:
+    """What the driver's compiler says of PTX that it refuses."""
+    if image.startswith(b"\x7fELF"):
+        return ""
+    library = driver.library()
+    options, log = library.CUjit_option, ctypes.create_string_buffer(LOG_BYTES)
+    library.cuModuleLoadDataEx(
+        image,
+        2,
+        [options.CU_JIT_ERROR_LOG_BUFFER, options.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES],
+        [ctypes.addressof(log), LOG_BYTES],
+    )
+    said = log.value.decode(errors="replace").strip()
+    return f"\n{said}" if said else ""
+
+
+@final
+class _Block:
+    """Memory for the parameter block of one launch, and the pointer to it that the driver takes."""
+
+    __slots__ = ("_pointers", "address", "data")
+
+    def __init__(self, size: int) -> None:
+        self.data: Final = ctypes.create_string_buffer(size)
+        self._pointers: Final = (ctypes.c_void_p * 1)(ctypes.addressof(self.data))
+        self.address: Final = ctypes.addressof(self._pointers)
+
+
+def chosen_stream(device: CudaDevice, memories: Sequence[Memory]) -> Stream:
+    """Where a launch goes, which then waits for what else is done with its memory."""
+    stream = CHOSEN.get()
+    if stream is None:
+        stream = device.own
+        for memory in memories:
+            if memory.home is not None:
+                stream = memory.home
+                break
+    for memory in memories:
+        if memory.stream is not stream:
+            device.order(memory, stream)
+    if stream is not device.own:
+        device.others.add(stream)
+    if device.timing is not None:
+        device.timing.on(stream)
+    return stream
+
+
+def hand_back(device: CudaDevice, memories: Sequence[Memory], stream: Stream) -> None:
+    """Let other libraries' streams wait for a launch on their memory that went elsewhere."""
+    for memory in memories:
+        home = memory.home
+        if home is not None and home is not memory.stream:
+            device.wait(stream, home)
+            memory.stream = home
+
+
+@final
+class CudaKernel(Loaded):
+    """A kernel that khaljit compiled."""
+
+    def __init__(self, device: CudaDevice, artifact: Artifact, trace: Trace) -> None:
+        plan = artifact.plan
+        self._device: Final = device
+        self._trace: Final = trace
+        self._module: Final = Module(device, artifact.payload, plan["entry"], trace.name)
+        self._block: Final[tuple[int, int, int]] = tuple(plan["workgroup"])
+        self._item: Final[tuple[int, int, int]] = tuple(plan["item"])
+        self._shared: Final[int] = plan["shared"]
+        if self._shared:
+            self._module.allow_shared(self._shared)
+        layout = ParameterBlock.of(trace)
+        types = tuple(scalar.dtype for scalar in trace.scalars)
+        arrays = "".join(f"Q{2 * array.memory.ndim}q" for array in trace.arrays)
+        scalars = "".join(map(_format, types))
+        self._pack: Final = struct.Struct(f"<{arrays}{scalars}4Q").pack_into
+        self._bits: Final = struct.Struct(f"<{arrays}{len(types)}Q4Q").pack_into
+        self._types: Final = types
+        self._plain: Final = all(_is_plain(dtype) for dtype in types)
+        self._size: Final = layout.size
+        self._blocks: Final[list[_Block]] = []  # that no launch is writing to
+        self._variants: Final[dict[str, CudaKernel]] = {}
+        self._report: Final = device.allocate(SLOT * REPORT_SLOTS) if plan["reports"] else None
+        if self._report is not None:
+            self._clear_report()
+        self._last: tuple[Grid, Sequence[int]] = ((0, 0, 0), ())
+
+    def launch(
+        self, operands: Sequence[Operand], numbers: Numbers, groups: Grid | Indirect
+    ) -> None:
+        """Enqueue on the stream."""
+        self._device.enter()
+        if isinstance(groups, Indirect):
+            self._launch_indirect(operands, numbers, groups)
+            return
+        last, blocks = self._last
+        if groups != last:
+            blocks = self._blocks_of(groups)
+            self._last = groups, blocks
+        if blocks[0] > MAX_X or blocks[1] > MAX_YZ or blocks[2] > MAX_YZ:
+            self._launch_folded(operands, numbers, groups, math.prod(blocks))
+        else:
+            self._enqueue(operands, numbers, groups, blocks)
+
+    def _blocks_of(self, groups: Grid) -> Sequence[int]:
+        """Blocks of threads for a grid of workgroups."""
+        workgroup = self._trace.workgroup or (1, 1, 1)
+        return [
+            -(-count * size // (block * item))
+            for count, size, block, item in zip(
+                groups, workgroup, self._block, self._item, strict=True
+            )
+        ]
+
+    def _launch_folded(
+        self, operands: Sequence[Operand], numbers: Numbers, groups: Grid, blocks: int
+    ) -> None:
+        """With all blocks along x, by code that takes them apart again."""
+        if blocks > MAX_X:
+            raise ArgumentValueError(
+                f"kernel {self._trace.name}: {blocks} workgroups are too many for one launch",
+                mend=f"at most {MAX_X}: launch it in parts, or loop with kj.grid_stride",
+            )
+        self._variant("folded")._enqueue(operands, numbers, groups, (blocks, 1, 1))
+
+    def _launch_indirect(
+        self, operands: Sequence[Operand], numbers: Numbers, groups: Indirect
+    ) -> None:
+        """With counts that the GPU reads when it comes to the launch; the host waits for none."""
+        device, counts = self._device, groups.array
+        on_host = os.environ.get("KHALJIT_CUDA_INDIRECT_SYNC") == "1"
+        if on_host or not isinstance(counts, Array) or counts.device is not device:
+            found = groups.read()
+            if 0 not in found:
+                self.launch(operands, numbers, found)
+            return
+        counts = counts[groups.offset : groups.offset + 3]
+        written = any(
+            isinstance(operand.owner, Array) and operand.owner.buffer is counts.buffer
+            for operand in operands
+        )
+        if written or not counts.is_contiguous:
+            own = device.empty(3, u32)  # what the kernel writes is not its own grid
+            device.copy(counts, own)
+            counts = own
+        blocks = (device.resident_blocks, 1, 1)
+        where = (counts.address, 0, 0)
+        self._variant("resident")._enqueue(operands, numbers, where, blocks, counts.buffer)
+
+    def _variant(self, kind: str) -> CudaKernel:
+        """The same kernel for another way of launching; compiled when it is first needed."""
+        found = self._variants.get(kind)
+        if found is None:
+            target = Cuda(self._device.architecture, form=kind)
+            compiled = compiler.compile_trace(self._trace, target)
+            found = CudaKernel(self._device, compiled.artifact, self._trace)
+            self._variants[kind] = found
+        return found
+
+    def _enqueue(
+        self,
+        operands: Sequence[Operand],
+        numbers: Numbers,
+        groups: Sequence[int],
+        blocks: Sequence[int],
+        counts: Memory | None = None,
+    ) -> None:
+        device, report = self._device, self._report
+        slots: list[Any] = []
+        memories: list[Memory] = []
+        for operand in operands:
+            memories.append(operand.owner.buffer)  # type: ignore[union-attr]  # an Array
+            slots.append(operand.address)
+            slots += operand.shape
+            slots += operand.strides
+        arrays = len(slots)
+        if counts is not None:
+            memories.append(counts)
+        if report is not None:
+            memories.append(report)
+        slots += numbers
+        slots += groups
+        slots.append(0 if report is None else report.address)
+        stream = chosen_stream(device, memories)
+        try:
+            block = self._blocks.pop()
+        except IndexError:
+            block = _Block(self._size)
+        try:
+            self._fill(block, slots, arrays)
+            self._module.run(blocks, self._block, self._shared, stream, block.address)
+        finally:
+            self._blocks.append(block)
+        hand_back(device, memories, stream)
+        if report is not None:
+            device.expect_report(self)
+
+    def _fill(self, block: _Block, slots: list[Any], arrays: int) -> None:
+        """Pack the parameter block; numbers that the format does not take, by their bits."""
+        if self._plain:
+            try:
+                self._pack(block.data, 0, *slots)
+            except (OverflowError, struct.error):
+                pass  # a float beyond f32: its bits are those of infinity
+            else:
+                return
+        for position, dtype in enumerate(self._types, arrays):
+            slots[position] = to_bits(dtype, slots[position]) & MASK
+        self._bits(block.data, 0, *slots)
+
+    def _clear_report(self) -> None:
+        assert self._report is not None
+        self._device.upload(self._report, 0, np.zeros(REPORT_SLOTS, np.int64).view(np.uint8))
+
+    def raise_report(self) -> None:
+        """Raise what the kernel reported, if it did."""
+        assert self._report is not None
+        fetched = self._device.download(self._report, 0, SLOT * REPORT_SLOTS)
+        flag, site, x, y, z, *_ = fetched.take().view(np.int64).tolist()
+        if flag:
+            self._clear_report()
+            raise failed_assertion(self._trace, site, (x, y, z))
+
+
+def _is_plain(dtype: DType) -> bool:
+    """Whether the ``struct`` module packs numbers of a type as they are."""
+    return dtype is f32 or dtype is f64 or not dtype.is_float
+
+
+def _format(dtype: DType) -> str:
+    """The slot of a number, for ``struct``."""
+    if dtype is f32:
+        return "f4x"
+    if dtype is f64:
+        return "d"
+    return "q" if dtype.is_signed else "Q"

@@ -1,0 +1,71 @@
+"""Streams: khaljit's own, and those of other libraries.
+
+Streams are told apart by identity: there is one `Stream` per handle while somebody uses it, and
+it keeps the other library's object alive, so that no handle dies under work that waits for it.
+"""
+
+from __future__ import annotations
+
+import weakref
+from contextvars import ContextVar, Token
+from typing import Any, Final, final
+
+from khaljit.tracer.errors import ArgumentValueError
+
+__all__ = ["CHOSEN", "Stream", "stream", "stream_of"]
+
+
+@final
+class Stream:
+    """A stream by its handle."""
+
+    __slots__ = ("__weakref__", "handle", "owner")
+
+    def __init__(self, handle: int, owner: object = None) -> None:
+        self.handle: Final = handle
+        self.owner: Final = owner
+
+
+_KNOWN: Final[weakref.WeakValueDictionary[int, Stream]] = weakref.WeakValueDictionary()
+
+
+def stream_of(handle: int, owner: object = None) -> Stream:
+    """The stream with a handle; ``owner`` is the object that keeps it."""
+    found = _KNOWN.get(handle)
+    if found is None:
+        found = _KNOWN[handle] = Stream(handle, owner)
+    return found
+
+
+# What `kj.stream` set: work of this context goes there.
+CHOSEN: Final[ContextVar[Stream | None]] = ContextVar("khaljit_stream", default=None)
+
+
+class stream:  # noqa: N801  # called like a function
+    """Work of a block goes to a CUDA stream of another library: ``with kj.stream(s): ...``.
+
+    Args:
+        handle: a stream's address, or an object with ``__cuda_stream__``, ``cuda_stream`` or
+            ``ptr`` (PyTorch's and CuPy's streams).
+    """
+
+    def __init__(self, handle: Any) -> None:
+        found, protocol = handle, getattr(handle, "__cuda_stream__", None)
+        if callable(protocol):
+            found = protocol()[1]
+        else:
+            for name in ("cuda_stream", "ptr"):
+                found = getattr(found, name, found)
+        if not isinstance(found, int) or isinstance(found, bool):
+            raise ArgumentValueError(
+                f"{handle!r} is no CUDA stream", mend="pass its address or an object that has one"
+            )
+        self._stream: Final = stream_of(found, handle)
+        self._tokens: Final[list[Token[Stream | None]]] = []
+
+    def __enter__(self) -> stream:
+        self._tokens.append(CHOSEN.set(self._stream))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        CHOSEN.reset(self._tokens.pop())

@@ -1,0 +1,324 @@
+"""A CUDA driver without a GPU: what khaljit calls of ``cuda.bindings.driver``, on host memory.
+
+Work is put off as long as a stream may: nothing on a stream runs before somebody waits for it, so
+what should be ordered by an event and is not gives wrong results. Kernels are PTX, run by
+``ptx_machine.py``. Freed memory is gone for whoever comes later, and pinned memory is read when
+its copy runs.
+"""
+
+# ruff: noqa: N802, N815  # the driver's names
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, Final
+
+from tests.ptx_machine import Machine
+
+__all__ = ["FakeDriver"]
+
+NAMES: Final = {
+    2: "CUDA_ERROR_OUT_OF_MEMORY",
+    218: "CUDA_ERROR_INVALID_PTX",
+    500: "CUDA_ERROR_NOT_FOUND",
+    600: "CUDA_ERROR_NOT_READY",
+    700: "CUDA_ERROR_ILLEGAL_ADDRESS",
+    701: "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+}
+ATTRIBUTES: Final = {
+    "COMPUTE_CAPABILITY_MAJOR": 9,
+    "COMPUTE_CAPABILITY_MINOR": 0,
+    "MULTIPROCESSOR_COUNT": 2,
+    "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 << 10,
+    "MAX_REGISTERS_PER_BLOCK": 65536,
+}
+
+
+class _Names:
+    """An enumeration whose members are their names."""
+
+    def __getattr__(self, name: str) -> str:
+        return name
+
+
+class _Stream:
+    def __init__(self) -> None:
+        self.work: list[Callable[[], None]] = []
+        self.done = 0
+
+
+class FakeDriver:
+    """The functions of the driver, each giving (status, results...).
+
+    Attributes:
+        calls: how often each was called.
+        capacity: bytes that a GPU has.
+        failing: statuses that the next calls of a function give, by its name.
+    """
+
+    CUstream_flags = CUmemPool_attribute = CUfunction_attribute = CUdevice_attribute = _Names()
+    CUjit_option = CUpointer_attribute = _Names()
+    cuuint64_t = int
+
+    def __init__(self, gpus: int = 1) -> None:
+        self.calls: Counter[str] = Counter()
+        self.capacity = 1 << 30
+        self.failing: dict[str, list[int]] = {}
+        self.executed: list[str] = []
+        self._gpus = gpus
+        self._pieces: dict[int, bytearray] = {}
+        self._pinned: dict[int, Any] = {}
+        self._next = 1 << 36
+        self._streams: dict[int, _Stream] = {0: _Stream()}
+        self._events: dict[int, tuple[_Stream, int]] = {}
+        self._modules: dict[int, str] = {}
+
+    def __getattribute__(self, name: str) -> Any:
+        if name.startswith("cu") and name[2].isupper():
+            function = object.__getattribute__(self, name)
+            return functools.partial(object.__getattribute__(self, "_call"), name, function)
+        return object.__getattribute__(self, name)
+
+    def _call(self, name: str, function: Callable[..., Any], *args: Any) -> Any:
+        self.calls[name] += 1
+        if self.failing.get(name):
+            return (self.failing[name].pop(),)
+        return function(*args)
+
+    def new_stream(self) -> int:
+        """A stream as another library makes them."""
+        handle = len(self._streams) * 16
+        self._streams[handle] = _Stream()
+        return handle
+
+    def later(self, stream: int, work: Callable[[], None]) -> None:
+        """Enqueue work."""
+        self._streams[stream].work.append(work)
+
+    def piece(self, address: int, size: int) -> memoryview:
+        """Live memory of a GPU."""
+        for base, data in self._pieces.items():
+            if base <= address and address + size <= base + len(data):
+                return memoryview(data)[address - base : address - base + size]
+        raise AssertionError(f"{size} bytes at {address:#x} are not allocated")
+
+    def _run(self, stream: _Stream, until: int) -> None:
+        while stream.done < until:
+            stream.done += 1
+            stream.work[stream.done - 1]()
+
+    # Setting up.
+
+    def cuGetErrorName(self, status: int) -> Any:
+        return 0, NAMES[status].encode()
+
+    def cuGetErrorString(self, status: int) -> Any:
+        return 0, b"as it is said"
+
+    def cuDeviceGetCount(self) -> Any:
+        return 0, self._gpus
+
+    def cuDeviceGet(self, number: int) -> Any:
+        return 0, number
+
+    def cuDriverGetVersion(self) -> Any:
+        return 0, 13000
+
+    def cuDeviceGetName(self, _size: int, _device: int) -> Any:
+        return 0, b"Fake GPU\0"
+
+    def cuDeviceTotalMem(self, _device: int) -> Any:
+        return 0, self.capacity
+
+    def cuDevicePrimaryCtxRetain(self, number: int) -> Any:
+        return 0, f"context {number}"
+
+    def cuCtxSetCurrent(self, _context: str) -> Any:
+        return (0,)
+
+    cuCtxPushCurrent = cuCtxSetCurrent
+
+    def cuCtxPopCurrent(self) -> Any:
+        return 0, "context"
+
+    def cuDeviceGetAttribute(self, kind: str, _device: int) -> Any:
+        return 0, ATTRIBUTES[kind.removeprefix("CU_DEVICE_ATTRIBUTE_")]
+
+    # Streams and events.
+
+    def cuStreamCreate(self, _flags: str) -> Any:
+        return 0, self.new_stream()
+
+    def cuStreamSynchronize(self, handle: int) -> Any:
+        stream = self._streams[handle]
+        self._run(stream, len(stream.work))
+        return (0,)
+
+    def cuEventCreate(self, _flags: int) -> Any:
+        event = len(self._events) + 1
+        self._events[event] = (self._streams[0], 0)
+        return 0, event
+
+    def cuEventDestroy(self, _event: int) -> Any:
+        return (0,)
+
+    def cuEventRecord(self, event: int, handle: int) -> Any:
+        stream = self._streams[handle]
+        self._events[event] = (stream, len(stream.work))
+        return (0,)
+
+    def cuStreamWaitEvent(self, handle: int, event: int, _flags: int) -> Any:
+        before, position = self._events[event]
+        self.later(handle, lambda: self._run(before, position))
+        return (0,)
+
+    def cuEventSynchronize(self, event: int) -> Any:
+        self._run(*self._events[event])
+        return (0,)
+
+    def cuEventQuery(self, event: int) -> Any:
+        stream, position = self._events[event]
+        if stream.done >= position:
+            return (0,)
+        self._run(stream, stream.done + 1)
+        return (600,)
+
+    def cuEventElapsedTime(self, start: int, stop: int) -> Any:
+        del start
+        return 0, float(self._events[stop][1])
+
+    # Memory.
+
+    def cuDeviceGetDefaultMemPool(self, _device: int) -> Any:
+        return 0, "pool"
+
+    def cuMemPoolSetAttribute(self, *_: Any) -> Any:
+        return (0,)
+
+    def cuMemPoolGetAttribute(self, _pool: str, _kind: str) -> Any:
+        return 0, self._used()
+
+    def cuMemPoolTrimTo(self, _pool: str, _size: int) -> Any:
+        return (0,)
+
+    def cuMemGetInfo(self) -> Any:
+        return 0, self.capacity - self._used(), self.capacity
+
+    def _used(self) -> int:
+        return sum(map(len, self._pieces.values()))
+
+    def cuMemAllocAsync(self, size: int, handle: int) -> Any:
+        if self._used() + size > self.capacity:
+            return 2, None
+        address, self._next = self._next, self._next + (size + 1023) // 512 * 512
+        self.later(handle, lambda: None)
+        self._pieces[address] = bytearray(b"\xcd" * size)
+        return 0, address
+
+    def cuMemFreeAsync(self, address: int, handle: int) -> Any:
+        def free() -> None:
+            del self._pieces[address]
+
+        self.later(handle, free)
+        return (0,)
+
+    def cuPointerGetAttribute(self, _kind: str, _address: int) -> Any:
+        return 0, 0
+
+    def cuMemAllocHost(self, size: int) -> Any:
+        memory = ctypes.create_string_buffer(size)
+        self._pinned[ctypes.addressof(memory)] = memory
+        return 0, ctypes.addressof(memory)
+
+    def cuMemFreeHost(self, address: int) -> Any:
+        del self._pinned[address]
+        return (0,)
+
+    def _is_pinned(self, address: int) -> bool:
+        return any(base <= address < base + len(data) for base, data in self._pinned.items())
+
+    def cuMemcpyHtoDAsync(self, to: int, host: int, size: int, handle: int) -> Any:
+        def copy() -> None:
+            self.executed.append("upload")
+            self.piece(to, size)[:] = ctypes.string_at(host, size)
+
+        self.later(handle, copy)
+        if not self._is_pinned(host):
+            self.cuStreamSynchronize(handle)
+        return (0,)
+
+    def cuMemcpyDtoHAsync(self, host: int, source: int, size: int, handle: int) -> Any:
+        def copy() -> None:
+            self.executed.append("download")
+            ctypes.memmove(host, bytes(self.piece(source, size)), size)
+
+        self.later(handle, copy)
+        if not self._is_pinned(host):
+            self.cuStreamSynchronize(handle)
+        return (0,)
+
+    def cuMemcpyDtoDAsync(self, to: int, source: int, size: int, handle: int) -> Any:
+        def copy() -> None:
+            self.executed.append("copy")
+            self.piece(to, size)[:] = bytes(self.piece(source, size))
+
+        self.later(handle, copy)
+        return (0,)
+
+    def cuMemcpyPeerAsync(
+        self, to: int, _to: str, source: int, _source: str, size: int, handle: int
+    ) -> Any:
+        return self.cuMemcpyDtoDAsync(to, source, size, handle)
+
+    # Kernels.
+
+    def cuModuleLoadData(self, image: bytes) -> Any:
+        if b".entry" not in image:
+            return 218, None
+        module = len(self._modules) + 1
+        self._modules[module] = image.rstrip(b"\0").decode()
+        return 0, module
+
+    def cuModuleLoadDataEx(self, _image: bytes, _n: int, _names: Any, values: Any) -> Any:
+        ctypes.memmove(values[0], b"line 1; what is this\0", 21)
+        return 218, None
+
+    def cuModuleUnload(self, module: int) -> Any:
+        del self._modules[module]
+        return (0,)
+
+    def cuModuleGetFunction(self, module: int, entry: bytes) -> Any:
+        text = self._modules[module]
+        if f".entry {entry.decode()}(" not in text:
+            return 500, None
+        return 0, text
+
+    def cuFuncSetAttribute(self, *_: Any) -> Any:
+        return (0,)
+
+    def cuFuncGetAttribute(self, kind: str, _function: str) -> Any:
+        return 0, {"NUM_REGS": 96, "SHARED_SIZE_BYTES": 1024}.get(
+            kind.removeprefix("CU_FUNC_ATTRIBUTE_"), 512
+        )
+
+    def cuLaunchKernel(self, text: str, *rest: Any) -> Any:
+        x, y, z, *block, shared, handle, parameters, _ = rest
+        found = re.search(r"\.b8 params\[(\d+)\]", text)
+        assert found is not None
+        where = ctypes.c_void_p.from_address(parameters).value
+        assert where is not None
+        raw = ctypes.string_at(where, int(found[1]))
+
+        def run() -> None:
+            self.executed.append("kernel")
+            machine = Machine(text)
+            for address, data in self._pieces.items():
+                machine.buffers.add(memoryview(data), address)
+            machine.launch((x, y, z), (block[0], block[1], block[2]), raw, shared)
+
+        self.later(handle, run)
+        return (0,)
