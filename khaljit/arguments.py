@@ -42,6 +42,7 @@ from khaljit.tracer.record import (
 )
 
 __all__ = [
+    "NUMBERS",
     "Call",
     "Operand",
     "Parameters",
@@ -127,19 +128,9 @@ class Call:
         return Signature(tuple(self.arguments), 64 if wide else 32, shapes, views)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Pattern:
-    """What reading arguments told of their arrays, which stays as it is while the arrays live.
-
-    Attributes:
-        arrays: position of each, and what its operand says but for the array itself, which is not
-            kept alive.
-        numbers: position of each, and the interned description that its value got.
-    """
-
-    arrays: tuple[tuple[int, tuple[Any, ...]], ...]
-    numbers: tuple[tuple[int, object], ...]
+# Of each number among some arguments: its position and parameter, and the interned description
+# that its value got.
+Pattern = tuple[tuple[int, str, Annotation | None, object], ...]
 
 
 def _first_equal(items: Sequence[object]) -> tuple[int, ...]:
@@ -195,35 +186,24 @@ class Parameters:
         return tuple(bound.arguments[name] for name in self.names)
 
     def pattern(self, values: tuple[Any, ...], call: Call) -> Pattern | None:
-        """What `again` needs to read arguments like these; they are arrays of a device and plain
-        numbers, else None. ``call`` is what was read of them."""
-        operands = iter(call.operands)
-        arrays, numbers = [], []
+        """What `again` needs to read arguments like these, where they are arrays of a device and
+        plain numbers; else None. ``call`` is what was read of them."""
+        found = []
         for position, value in enumerate(values):
-            if type(value) is Array:
-                one = next(operands)
-                arrays.append(
-                    (position, (one.name, one.dtype, one.shape, one.strides, one.address))
-                )
-            elif type(value) in _NUMBERS and call.arguments[position] in _SCALARS.values():
-                numbers.append((position, call.arguments[position]))
-            else:
+            if type(value) in NUMBERS and isinstance(call.arguments[position], ScalarArgument):
+                name, annotation = self.names[position], self.annotations[position]
+                found.append((position, name, annotation, call.arguments[position]))
+            elif type(value) is not Array:
                 return None
-        return Pattern(tuple(arrays), tuple(numbers))
+        return tuple(found)
 
-    def again(self, pattern: Pattern, values: tuple[Any, ...]) -> Call | None:
-        """Arguments with the same arrays and the same types of numbers as those of a pattern; None
-        where a number needs another type now."""
+    def again(self, pattern: Pattern, values: tuple[Any, ...]) -> list[int | float | bool] | None:
+        """The numbers of arguments like those of a pattern; None where one needs another type."""
         call = Call()
-        for position, entry in pattern.numbers:
-            name, annotation = self.names[position], self.annotations[position]
+        for position, name, annotation, entry in pattern:
             if self._number(call, name, annotation, values[position]) is not entry:
                 return None
-        call.operands = [
-            Operand(name, values[position], dtype, shape, strides, address)
-            for position, (name, dtype, shape, strides, address) in pattern.arrays
-        ]
-        return call
+        return call.numbers
 
     def read(self, values: tuple[Any, ...]) -> Call:
         """Check the arguments of a call and take them apart."""
@@ -260,7 +240,7 @@ class Parameters:
             return self._array(call, name, annotation, value)
         if isinstance(annotation, VectorType):
             return self._vector(call, name, annotation, value)
-        if type(value) in _NUMBERS or isinstance(value, np.generic):
+        if type(value) in NUMBERS or isinstance(value, np.generic):
             return self._number(call, name, annotation, value)
         foreign = adopt(value)
         if isinstance(foreign, np.ndarray):
@@ -547,7 +527,7 @@ def _describe(value: Any) -> str:
         return f"a NumPy array of {value.dtype}"
     if isinstance(value, Array):
         return f"an array of {value.dtype!r} on {value.device}"
-    if type(value) in _NUMBERS:
+    if type(value) in NUMBERS:
         return f"the {type(value).__name__} {value!r}"
     return f"a {type(value).__name__}"
 
@@ -559,7 +539,7 @@ def _sizes(kind: DType | VectorType) -> tuple[int, int]:
     return kind.size, kind.size
 
 
-_NUMBERS: Final = frozenset({int, float, bool})
+NUMBERS: Final = frozenset({int, float, bool})
 _SCALARS: Final = {dtype: ScalarArgument(dtype) for dtype in ALL}
 _LARGEST: Final = {
     dtype: to_number(dtype, bits)

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from khaljit import compiler
-from khaljit.devices import device, devices
+from khaljit.devices import device, devices, target
 from khaljit.jit import Kernel
 from khaljit.tracer.errors import ArgumentValueError, KhaljitError
 
@@ -78,7 +78,7 @@ def show(
     on: Annotated[str, typer.Option("--device", help="the device to compile for")] = "cpu",
 ) -> None:
     """Print a kernel's code at one stage of its compilation."""
-    print(load_kernel(kernel).source(stage, args, target=device(on).target))
+    print(load_kernel(kernel).source(stage, args, target=target(on)))
 
 
 @app.command()

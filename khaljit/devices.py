@@ -9,10 +9,10 @@ from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, Final
 
-from khaljit.backends.base import Device
+from khaljit.backends.base import Device, Target
 from khaljit.tracer.errors import ArgumentValueError, DeviceError, KhaljitError
 
-__all__ = ["current_device", "device", "devices", "from_wgpu", "use"]
+__all__ = ["current_device", "device", "devices", "from_wgpu", "target", "use"]
 
 
 def _cpu(number: int | None, **options: Any) -> Device:
@@ -117,6 +117,17 @@ def _expect_hardware() -> None:
     from khaljit.backends.webgpu import adapters
 
     adapters.choose(None, hardware=True)
+
+
+def target(name: str) -> Target:
+    """What code is made for: that of a device, or an architecture that needs no device here, such
+    as ``"cuda:sm_90"``."""
+    kind, _, detail = name.partition(":")
+    if kind == "cuda" and detail and not detail.isdecimal():
+        from khaljit.backends.cuda.target import Cuda
+
+        return Cuda(detail)
+    return device(name).target
 
 
 def from_wgpu(handle: Any) -> Device:

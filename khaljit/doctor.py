@@ -63,6 +63,7 @@ def examine() -> Iterator[Finding]:
             yield _run(kind, found)
         else:
             yield Finding(kind, False, found.message, _mends(kind, found))
+    yield from _cuda()
     yield _choice()
 
 
@@ -114,6 +115,18 @@ def _mends(kind: str, error: KhaljitError) -> tuple[str, ...]:
     if kind == "webgpu":
         return (*own, *(f"{system}: {command}" for system, command in adapters.DRIVERS.items()))
     return own
+
+
+def _cuda() -> Iterator[Finding]:
+    """What CUDA needs, each with what it is for."""
+    from khaljit.backends.cuda.doctor import examine as examine_cuda
+
+    for part in examine_cuda():
+        subject = f"cuda: {part.name}"
+        if part.found is None:
+            yield Finding(subject, False, "missing", (part.note,))
+        else:
+            yield Finding(subject, True, f"{part.found}; {part.note}")
 
 
 def _choice() -> Finding:

@@ -19,13 +19,14 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from khaljit.arguments import Call, Operand, Parameters, Pattern, Signature
+from khaljit.arguments import NUMBERS, Call, Operand, Parameters, Pattern, Signature
 from khaljit.arrays import Array
 from khaljit.backends.base import Device, Loaded, Target
 from khaljit.compiler import Compiled, compile_trace, load
 from khaljit.devices import current_device
 from khaljit.dispatch import Dispatch, Launch
 from khaljit.grids import Grid, Indirect, groups_of, parse_grid
+from khaljit.profiling import profile_of
 from khaljit.signatures import parse_signature
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError, TraceError
 from khaljit.tracer.ir import Options, Space, Trace, effects, values
@@ -41,7 +42,6 @@ Workgroup = tuple[int, int, int]
 # only its two special values.
 OVERLAP_WORK: Final = 100_000
 RECENT: Final = 256  # launches of a kernel that are remembered
-NUMBERS: Final = frozenset({int, float, bool})
 
 
 @final
@@ -63,6 +63,18 @@ class Plan:
 
     def holds(self) -> bool:
         return all(guard.holds() for guard in self.guards)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Recent:
+    """A launch that only needs its numbers; ``ends`` notice when one of its arrays goes."""
+
+    pattern: Pattern
+    device: Device
+    plan: Plan
+    bound: Callable[[Sequence[int | float | bool]], None]
+    ends: Sequence[object]
 
 
 def jit(
@@ -154,7 +166,7 @@ class Kernel:
         self._constants: Final = dict(constants)
         self._owner: Final = owner  # the instance of a method
         self._plans: dict[tuple[Device, Signature], Plan] = {}
-        self._recent: dict[object, tuple[Pattern, Device, Plan]] = {}
+        self._recent: dict[object, _Recent | None] = {}  # None: seen once
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._parameters: Parameters | None = None
@@ -224,10 +236,7 @@ class Kernel:
         self, groups: Grid | Indirect, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         """Run on the device where the arrays live."""
-        again = None if kwargs else self._again(groups, args)
-        if again is not None:
-            again.run()  # with arrays of the device's own there is nothing to stage
-        else:
+        if kwargs or not self._again(groups, args):
             self.prepare(groups, args, kwargs).launch()
 
     def prepare(
@@ -246,14 +255,7 @@ class Kernel:
         if plan is None or not plan.holds():
             plan = self._plan(device, signature)
         check_operands(self.name, call.operands, plan.written)
-        if not kwargs and not self._constants:
-            self._remember(groups, args, call, device, plan)
-        return self._dispatch(device, plan, call, groups)
-
-    def _dispatch(
-        self, device: Device, plan: Plan, call: Call, groups: Grid | Indirect
-    ) -> Dispatch:
-        return Dispatch(
+        dispatch = Dispatch(
             self.name,
             device,
             plan.loaded,
@@ -263,35 +265,50 @@ class Kernel:
             plan.written,
             plan.strides,
         )
+        if not kwargs and not self._constants:
+            self._remember(args, call, dispatch, plan)
+        return dispatch
 
     # Launches like one before: the same arrays on the same grid, and other numbers of the same
     # types. What was checked of the arrays holds while they live.
 
-    def _again(self, groups: Grid | Indirect, args: tuple[Any, ...]) -> Dispatch | None:
-        """The launch, if one like it was prepared lately and its plan still holds."""
-        found = self._recent.get(_identity(groups, args))
-        if found is None:
-            return None
-        pattern, device, plan = found
-        if not plan.holds():
-            return None
-        call = self._known().again(pattern, args)
-        return None if call is None else self._dispatch(device, plan, call, groups)
+    def _again(self, groups: Grid | Indirect, args: tuple[Any, ...]) -> bool:
+        """Enqueue the launch, if one like it was prepared lately and its plan still holds."""
+        recent = self._recent.get(_identity(groups, args))
+        if recent is None or not recent.plan.holds() or profile_of(recent.device) is not None:
+            return False
+        numbers = self._known().again(recent.pattern, args)
+        if numbers is None:
+            return False
+        recent.bound(numbers)
+        return True
 
-    def _remember(
-        self,
-        groups: Grid | Indirect,
-        args: tuple[Any, ...],
-        call: Call,
-        device: Device,
-        plan: Plan,
-    ) -> None:
-        identity = _identity(groups, args)
-        pattern = None if identity is None else self._known().pattern(args, call)
-        if pattern is not None and call.operands:
-            if len(self._recent) >= RECENT:
-                self._recent.clear()
-            self._recent[identity] = (pattern, device, plan)
+    def _remember(self, args: tuple[Any, ...], call: Call, dispatch: Dispatch, plan: Plan) -> None:
+        """Keep what a launch like this one needs, while its arrays live."""
+        identity = _identity(dispatch.groups, args)
+        if identity is None:
+            return
+        recent = self._recent
+        if identity not in recent:  # what happens once shall cost no more than that
+            if len(recent) >= RECENT:
+                recent.clear()
+            recent[identity] = None
+            return
+        found = recent.get(identity)
+        if found is not None and found.plan is plan:
+            return
+        pattern = self._known().pattern(args, call)
+        if pattern is None or not call.operands or 0 in dispatch.groups:  # type: ignore[operator]
+            return
+        bound = plan.loaded.bind(call.operands, dispatch.groups)  # type: ignore[arg-type]
+        if bound is None:
+            return
+
+        def forget(_: object) -> None:
+            recent.pop(identity, None)
+
+        ends = [weakref.ref(one, forget) for one in args if type(one) is Array]
+        recent[identity] = _Recent(pattern, dispatch.device, plan, bound, ends)
 
     def _plan(self, device: Device, signature: Signature) -> Plan:
         recording = self._record(signature)

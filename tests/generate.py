@@ -149,7 +149,7 @@ def _array(rng: np.random.Generator, one: Parameter) -> NDArray[Any]:
 def generate(seed: int) -> Program:
     """The random program of a number."""
     rng = random.Random(seed)
-    return _Maker(rng, seed, rng.choice((2, 4, 8, 8, 16, 24))).make()
+    return _Maker(rng, seed, rng.choice((1, 2, 2, 3, 4, 4, 6, 10, 16))).make()
 
 
 def name_of(dtype: DType) -> str:
@@ -243,7 +243,12 @@ class _Maker:
         self._helpers()
         self._kernel(defect)
         floats = any(dtype in (f32, f64) for dtype in self._used_types())
-        plain = not self.barriers and not self.exchanged and not (self.contract and floats) and defect is None
+        plain = (
+            not self.barriers
+            and not self.exchanged
+            and not (self.contract and floats)
+            and defect is None
+        )
         head = "import math\n\nimport khaljit as kj\n\n\n"
         return Program(
             self.seed,
@@ -372,13 +377,16 @@ class _Maker:
     def operand(self, flow: _Flow, dtype: DType, depth: int) -> str:
         """An expression in brackets where it needs them."""
         text = self.expression(flow, dtype, depth)
-        return text if text.isidentifier() or (text.endswith(")") and text.startswith("kj.") and (
-            text.count("(") == 1
-        )) else f"({text})"
+        return (
+            text
+            if text.isidentifier()
+            or (text.endswith(")") and text.startswith("kj.") and (text.count("(") == 1))
+            else f"({text})"
+        )
 
     def expression(self, flow: _Flow, dtype: DType, depth: int | None = None) -> str:
         if depth is None:
-            depth = self.rng.choice((1, 2, 2, 3))
+            depth = self.rng.choice((1, 1, 2, 2, 3))
         if depth <= 0 or self.chance(0.15):
             return self.leaf(flow, dtype)
         if dtype is bool_:
@@ -462,7 +470,9 @@ class _Maker:
                 return f"kj.copysign({self.operand(flow, dtype, depth)}, {sign})"
             raw = [one for one in self.types if one.is_integer and one.bits == dtype.bits]
             if raw:
-                return f"kj.bitcast({self.expression(flow, rng.choice(raw), depth)}, {name_of(dtype)})"
+                return (
+                    f"kj.bitcast({self.expression(flow, rng.choice(raw), depth)}, {name_of(dtype)})"
+                )
             return self.same_type(flow, dtype, depth)
         if dtype.kind is Kind.UNSIGNED and self.chance(0.4):
             amount = self.expression(flow, self.integer_type(), depth)
@@ -558,9 +568,7 @@ class _Maker:
     def swap(self, flow: _Flow) -> bool:
         """Two variables at once, each from the other."""
         known = [name for name in flow.known if name.startswith("v")]
-        pairs = [
-            (a, b) for a in known for b in known if a < b and flow.known[a] is flow.known[b]
-        ]
+        pairs = [(a, b) for a in known for b in known if a < b and flow.known[a] is flow.known[b]]
         if not pairs:
             return self.assign(flow)
         a, b = self.rng.choice(pairs)

@@ -26,11 +26,14 @@ from tests.agreement import comparable
 from tests.generate import edges, numbers
 
 __all__ = [
+    "KJ",
     "SIZE",
     "Operation",
     "able",
+    "able_atomic",
     "apart",
     "array_of",
+    "each",
     "expect",
     "judged",
     "kernel",
@@ -47,13 +50,14 @@ Rng = np.random.Generator
 Array = NDArray[Any]
 Operation = Callable[..., Any]
 
-_KJ: Final[Any] = kj  # whose annotations take dtypes that only the test knows
+# For annotations and declarations with dtypes that only the test knows.
+KJ: Final[Any] = kj
 
 
 def array_of(dtype: DType, ndim: int = 1, count: int = 1) -> Any:
     """The annotation of an array of a dtype, or of vectors of it."""
     element = dtype if count == 1 else kj.vec(count, dtype)
-    return (_KJ.Array1, _KJ.Array2, _KJ.Array3)[ndim - 1][element]
+    return (KJ.Array1, KJ.Array2, KJ.Array3)[ndim - 1][element]
 
 
 def kernel(body: Callable[..., None], annotations: Mapping[str, Any], **options: Any) -> Any:
@@ -87,12 +91,17 @@ def poisoned(shape: int | tuple[int, ...], dtype: DType) -> Array:
     return np.full(shape, 77, np.uint8 if dtype is bool_ else dtype.numpy).view(dtype.numpy)
 
 
-def scalars(dtype: DType, array: Array) -> list[plain.Number]:
-    """The elements of an array as plain Python's numbers."""
+def scalars(dtype: DType, array: Array) -> list[Any]:
+    """The elements of an array as plain Python's numbers, which have operators."""
     return [plain.from_memory(dtype, raw) for raw in array.ravel()]
 
 
 # What a device can do.
+
+
+def each(dtypes: Sequence[DType]) -> pytest.MarkDecorator:
+    """A test for each of some dtypes."""
+    return pytest.mark.parametrize("dtype", dtypes, ids=lambda dtype: dtype.name)
 
 
 def row_of(device: Device) -> Caps | None:
@@ -110,11 +119,16 @@ def able(device: Device, *dtypes: DType) -> bool:
     return row is None or all(one in row.dtypes or one in (f16, bf16) for one in dtypes)
 
 
-def able_atomic(device: Device, dtype: DType) -> bool:
-    """Whether a device can change elements of a dtype atomically: all do with what they swap."""
+def able_atomic(device: Device, dtype: DType, shared: bool = False) -> bool:
+    """Whether a device can change elements of a dtype atomically: all do with what they swap.
+
+    WebGPU has no atomics of 64 bits in shared memory.
+    """
     row = row_of(device)
     if row is None or not able(device, dtype):
         return row is None
+    if shared and dtype.bits == 64 and apart(device):
+        return False
     unit = dtype if dtype.is_integer else by_name("u8" if dtype is bool_ else f"u{dtype.bits}")
     return ("compare_exchange", unit) in row.atomics
 
@@ -245,9 +259,7 @@ def judged(
             expect(device, result, out[:, k], expected, given, name, off, other)
 
 
-def _by_plain(
-    function: Operation, columns: Sequence[Sequence[plain.Number]], result: DType
-) -> Array:
+def _by_plain(function: Operation, columns: Sequence[Sequence[Any]], result: DType) -> Array:
     rows = (function(plain.NAMES, *row) for row in zip(*columns, strict=True))
     values = [plain.to_memory(plain.of(result, value)) for value in rows]
     return np.array(values, result.numpy)

@@ -272,7 +272,12 @@ def _attach() -> None:
             setattr(Number, f"__{prefix}{name}__", _operator(binary, name, prefix == "r"))
     for name in _COMPARE:
         setattr(Number, f"__{name}__", _operator(compare, name, False))
-    for name, function in (("pow", power), ("neg", negative), ("abs", magnitude), ("invert", inverse)):
+    for name, function in (
+        ("pow", power),
+        ("neg", negative),
+        ("abs", magnitude),
+        ("invert", inverse),
+    ):
         setattr(Number, f"__{name}__", function)
 
 
@@ -298,8 +303,6 @@ def magnitude(x: Number) -> Number:
 
 def _rounding(function: Callable[[Any], Any]) -> Callable[[Number], Number]:
     return lambda x: Number(x.dtype, function(x.value)) if x.dtype.is_float else x
-
-
 
 
 def sqrt(x: Number) -> Number:
@@ -451,8 +454,6 @@ class Type:
         return of(self.dtype, value)
 
 
-
-
 class Memory:
     """An array; out of bounds it reads 0 and is not written."""
 
@@ -505,8 +506,6 @@ def _atomic(name: str) -> Callable[[Memory, Any, Any], None]:
     return atomic
 
 
-
-
 # Where and how a program runs.
 
 _HERE: Final[dict[str, tuple[int, ...]]] = {}
@@ -532,8 +531,6 @@ def workgroup_size(axis: int) -> int:
 class _Annotation:
     def __class_getitem__(cls, item: object) -> None:
         del item
-
-
 
 
 def jit(**options: object) -> Callable[[Any], Any]:

@@ -19,7 +19,7 @@ from khaljit.tracer.ir import Access, Trace
 from khaljit.tracer.ops import Op
 from tests.building import array_param, kernel
 from tests.ptx_machine import run_program
-from tests.test_ptx import argument, assemble, is_lean, legal, recorded
+from tests.ptx_tools import argument, assemble, is_lean, legal, recorded
 
 Groups = tuple[int, int, int]
 

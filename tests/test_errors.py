@@ -97,6 +97,34 @@ def test_an_unfilled_closure_cell_is_named() -> None:
     later = 1
 
 
+def test_a_kernel_called_in_a_kernel_is_explained() -> None:
+    @kj.jit
+    def calls(x: Any, y: Any) -> None:
+        saxpy(x, y, 1)
+
+    @kj.jit
+    def launches(x: Any, y: Any) -> None:
+        saxpy[8](x, y, 1)
+
+    for kernel in (calls, launches):
+        with pytest.raises(kj.TraceError, match="kernel saxpy is called in a kernel") as caught:
+            kernel[8](X, Y)
+        assert caught.value.at is not None
+        assert caught.value.at.file == __file__
+
+
+def test_too_deep_nesting_is_explained(tmp_path: Path) -> None:
+    lines = [f"{'    ' * (k + 1)}if a[{k}] > 0:" for k in range(30)]
+    path = tmp_path / "deep.py"
+    path.write_text("\n".join(["def f(a):", *lines, "    " * 31 + "a[0] = 1"]) + "\n")
+    scope: dict[str, Any] = {}
+    exec(compile(path.read_text(), str(path), "exec"), scope)
+    with pytest.raises(kj.TraceError, match="nests too many branches") as caught:
+        kj.jit(scope["f"])[1](X)
+    assert caught.value.at is not None
+    assert "helper function" in (caught.value.mend or "")
+
+
 def test_mutual_recursion_shows_the_chain() -> None:
     """numba/numba#7697."""
 
@@ -129,6 +157,10 @@ def numbers(out: kj.Array1[kj.i32], small: kj.u8, flag: kj.bool) -> None:
 @kj.jit
 def free(a: Any, b: Any) -> None:
     a[0] = b
+
+
+async def waits(a: Any) -> None:
+    a[0] = 1
 
 
 # The calls below are wrong on purpose, which type checkers would see.
@@ -216,6 +248,7 @@ CALLS: dict[str, tuple[Any, type[Exception], str]] = {
         "up to three",
     ),
     "not a function": (lambda: jit(3), TypeError, "applied to a int"),
+    "async": (lambda: jit(waits), TypeError, "waits is async, and kernels are not"),
     "star": (lambda: jit(lambda *a: None)[1](X), TypeError, "takes *a"),
     "device kind": (lambda: kj.device("gpu"), ValueError, "no kind of device called 'gpu'"),
     "device number": (lambda: kj.device("cpu:3"), ValueError, "there is one cpu device"),

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import linecache
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -402,6 +405,73 @@ def test_walrus_and_nested_functions_and_lambdas(rng: Rng) -> None:
     assert a.tolist() == expected
 
 
+def test_an_elif_chain_may_be_longer_than_python_nests_blocks(rng: Rng) -> None:
+    lines = [f"    {'elif' if k else 'if'} a[i] == {k}: s = {7 * k}" for k in range(40)]
+    text = "\n".join(["def f(a):", "    i = kj.global_id(0)", *lines, "    else: s = -1"])
+    text += "\n    a[i] = s\n"
+    name = "<a long chain>"
+    linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+    scope: dict[str, Any] = {"kj": kj}
+    exec(compile(text, name, "exec"), scope)
+    a = rng.integers(-5, 50, 200, np.int32)
+    expected = [7 * x if 0 <= x < 40 else -1 for x in a.tolist()]
+    kj.jit(scope["f"])[200](a)
+    assert a.tolist() == expected
+
+
+def classified(x: Any, switch: Any, low: Any) -> Any:
+    kind = 0
+    for k in range(4):
+        if x == k:
+            return 100 + kind
+        elif switch:
+            kind += 1
+        elif x < low:
+            low = x - 1
+            kind += 2
+        elif x > 50:
+            break
+        elif (half := x // 2) == k:
+            kind += half
+            continue
+        else:
+            if kind == 3:
+                kind = 40
+            elif kind > 3:
+                kind += 5
+        kind += 10
+    return kind
+
+
+@pytest.mark.parametrize("switch", [False, True])
+def test_elif_chains_of_run_time_and_constant_tests_with_jumps(switch: bool) -> None:
+    @kj.jit
+    def kernel(a: kj.Array1[kj.i32], switch: kj.Const[bool], low: kj.i32) -> None:
+        i = kj.global_id(0)
+        a[i] = classified(a[i], switch, low)
+
+    a = np.arange(-9, 70, dtype=np.int32)
+    expected = [classified(x, switch, -3) for x in a.tolist()]
+    kernel[a.size](a, switch, -3)
+    assert a.tolist() == expected
+
+
+def test_membership_in_tuples_lists_and_sets(rng: Rng) -> None:
+    @kj.jit
+    def kernel(a: kj.Array1[kj.i32], out: kj.Array2[kj.bool]) -> None:
+        i = kj.global_id(0)
+        out[i, 0] = a[i] in (1, 5, 7)
+        out[i, 1] = a[i] not in [2, a[0]]
+        out[i, 2] = 3 in {a[i], 4} or 2 in (1, 2)
+
+    a = rng.integers(0, 9, 60, np.int32)
+    out = np.zeros((60, 3), np.bool_)
+    kernel[60](a, out)
+    assert (out[:, 0] == np.isin(a, [1, 5, 7])).all()
+    assert (out[:, 1] == ~np.isin(a, [2, a[0]])).all()
+    assert out[:, 2].all()
+
+
 # Where kernels may live.
 
 
@@ -449,6 +519,58 @@ def test_methods_of_captured_objects_are_traced_through() -> None:
     a = np.arange(3, dtype=np.int32)
     kernel[3](a)
     assert a.tolist() == [7, 8, 9]
+
+
+class Shape:
+    """With what descriptors and inheritance bring."""
+
+    def __init__(self, factor: float) -> None:
+        self.factor = factor
+
+    @property
+    def double(self) -> Any:
+        return self.factor * 2.5
+
+    def area(self, x: Any) -> Any:
+        if x > 2:
+            return x * self.factor
+        return 0
+
+    def __getitem__(self, k: int) -> float:
+        return self.factor + k
+
+    def __len__(self) -> int:
+        return int(self.factor)
+
+
+class Square(Shape):
+    """With a method that calls its base's."""
+
+    def area(self, x: Any) -> Any:
+        return super().area(x) + 1
+
+    @property
+    def smaller(self) -> Any:
+        return 1 if self.factor < 10 else 2
+
+
+def test_super_properties_and_special_methods_are_traced_through() -> None:
+    shape = Square(3.0)
+
+    @kj.jit
+    def kernel(a: kj.Array1[kj.f32]) -> None:
+        i = kj.global_id(0)
+        a[i] = shape.area(a[i]) + shape.double + shape[2] + len(shape) + shape.smaller
+
+    for factor in (3.0, 12.0):
+        shape.factor = factor
+        a = np.arange(5, dtype=np.float32)
+        expected = [shape.area(x) + shape.double + shape[2] + len(shape) for x in range(5)]
+        for _ in range(2):
+            b = a.copy()
+            kernel[5](b)
+            assert b.tolist() == [x + shape.smaller for x in expected]
+    assert kernel.cache_info()["recorded"] == 2
 
 
 def test_functions_made_in_loops_keep_their_own_captured_values() -> None:
@@ -530,6 +652,76 @@ def test_a_captured_list_that_is_iterated_is_guarded_as_a_whole() -> None:
         assert a[0] == 16
     finally:
         TOTAL.pop()
+
+
+NUMBERS = [4, 5, 6]
+NAMED = {"x": 4, "y": 5}
+GROWING = {4, 5}
+TABLE = np.array([4, 5], np.float32)
+PART = functools.partial(lambda settings, x: settings["x"] + x, NAMED)
+BOX = Scene(4)
+
+
+def configured(x: Any, *, box: Any = BOX) -> Any:
+    return x + box.factor
+
+
+@functools.lru_cache
+def remembered(x: int) -> int:
+    return x + NUMBERS[0]
+
+
+READERS: dict[str, Callable[[], Any]] = {
+    "get": lambda: NAMED.get("x"),
+    "items": lambda: sum(value for _, value in NAMED.items()),
+    "values": lambda: max(NAMED.values()),
+    "sum": lambda: sum(NUMBERS),
+    "len": lambda: len(NUMBERS),
+    "comprehension": lambda: [2 * x for x in NUMBERS][0],
+    "star": lambda: max(*NUMBERS),
+    "slice": lambda: NUMBERS[:1][0],
+    "truth": lambda: 1 if 50 in GROWING else 0,
+    "partial": lambda: PART(1),
+    "default of a keyword": lambda: configured(1),
+    "getattr": lambda: getattr(BOX, "factor"),  # noqa: B009  # as users write it
+    "hasattr": lambda: 1 if hasattr(BOX, "more") else 0,
+    "lru_cache": lambda: remembered(1),
+    "method of an array": lambda: float(TABLE.max()),
+    "function of an array": lambda: float(np.sum(TABLE)),
+}
+
+
+@pytest.mark.parametrize("way", READERS)
+def test_a_change_of_what_is_captured_is_seen_however_it_is_read(way: str) -> None:
+    reader = READERS[way]
+
+    @kj.jit
+    def kernel(a: kj.Array1[kj.f32]) -> None:
+        a[kj.global_id(0)] = reader()
+
+    before = list(NUMBERS), dict(NAMED), set(GROWING), TABLE.copy(), BOX.factor
+    try:
+        a = np.zeros(1, np.float32)
+        for _ in range(2):
+            remembered.cache_clear()
+            kernel[1](a)
+            assert a[0] == reader()
+        assert kernel.cache_info()["recorded"] == 1
+        NUMBERS[:] = [50, 60, 70, 80]
+        NAMED["x"] = TABLE[0] = BOX.factor = 50
+        GROWING.add(50)
+        vars(BOX)["more"] = 1
+        kernel[1](a)
+        remembered.cache_clear()
+        assert a[0] == reader()
+        assert kernel.cache_info()["recorded"] == 2
+    finally:
+        NUMBERS[:] = before[0]
+        NAMED.update(before[1])
+        GROWING.intersection_update(before[2])
+        TABLE[:] = before[3]
+        BOX.factor = before[4]
+        vars(BOX).pop("more", None)
 
 
 def test_an_unchanged_world_is_recorded_once() -> None:
@@ -634,6 +826,44 @@ def test_tuples_and_dataclasses_of_arguments() -> None:
     out = poisoned(4)
     kernel[4](Pair(a, 10), Params(0.5, b), out)
     assert out.tolist() == [6.0, 7.0, 8.0, 9.0]
+
+
+class Pair(NamedTuple):
+    """A named tuple with types."""
+
+    a: kj.Array1[kj.f32]
+    factor: kj.f32
+
+
+def test_named_tuples_are_annotations() -> None:
+    @kj.jit
+    def kernel(pair: Pair) -> None:
+        i = kj.global_id(0)
+        pair.a[i] *= pair.factor
+
+    a = np.arange(4, dtype=np.float32)
+    kernel[4](Pair(a, 3))
+    assert a.tolist() == [0, 3, 6, 9]
+    with pytest.raises(TypeError, match=r"parameter pair\.a expects kj\.Array1\[f32\]"):
+        kernel[4](Pair(a.astype(np.float64), 3))  # type: ignore[arg-type]  # the mistake
+
+
+def test_defaults_and_parameters_that_are_keywords_only() -> None:
+    @kj.jit
+    def kernel(a: Any, scale: Any = 2, *, shift: Any = 3.0, more: Any = None) -> None:
+        i = kj.global_id(0)
+        value = a[i] * scale + shift
+        if more is not None:
+            value += more[i]
+        a[i] = value
+
+    a = np.ones(3, np.float32)
+    kernel[3](a)
+    assert a.tolist() == [5] * 3
+    kernel[3](shift=1, scale=5, a=a)
+    assert a.tolist() == [26] * 3
+    kernel[3](a, 1, more=np.ones(3, np.float32))
+    assert a.tolist() == [30] * 3
 
 
 def test_run_time_scalars_do_not_recompile() -> None:
@@ -1127,3 +1357,19 @@ def test_python_math_and_numpy_functions_mean_what_they_say(rng: Rng) -> None:
     np.testing.assert_allclose(out[:, 3], 2 * np.floor(tens), **close)
     np.testing.assert_allclose(out[:, 4], 3 * a + hundreds % 7, **close)
     np.testing.assert_allclose(out[:, 5], np.where(a > 0.5, a, -a) + 2, **close)
+
+
+def test_fmod_is_exact_and_has_the_sign_of_its_first_operand() -> None:
+    @kj.jit
+    def kernel(a: Any, b: Any) -> None:
+        i = kj.global_id(0)
+        a[i] = math.fmod(a[i], b[i])
+
+    a = np.array([1, -4, 1e8, -7.5, 2.5, -0.0, np.inf, 1, np.nan], np.float32)
+    b = np.array([np.inf, 2, 3, -2, 7, 1, 1, 0, 1], np.float32)
+    with np.errstate(invalid="ignore"):
+        expected = np.fmod(a, b)
+    kernel[a.size](a, b)
+    assert np.array_equal(a, expected, equal_nan=True)
+    numbers = ~np.isnan(a)
+    assert (np.signbit(a) == np.signbit(expected))[numbers].all()

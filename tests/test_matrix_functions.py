@@ -1,8 +1,8 @@
 """The behaviour matrix: elementary functions in every dtype, on every device, within their errors.
 
-The judge is mpmath. f32 and f64 are within 4 units in the last place (``docs`` and
-``codegen/math/bounds.py`` promise less); the 16-bit floats are computed in f32 and rounded; functions of
-integers are those of f32, of f64 where they have 64 bits.
+The judge is mpmath. f32 and f64 are within 4 units in the last place (``codegen/math/bounds.py``
+promises less); the 16-bit floats are computed in f32 and rounded; functions of integers are those
+of f32, of f64 where they have 64 bits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import khaljit as kj
 from khaljit.backends.base import Device
 from khaljit.tracer.dtypes import FLOATS, INTEGERS, DType, bf16, f16, f32, f64
 from tests import plain
-from tests.matrix import able, array_of, kernel, poisoned, scalars, unless_able
+from tests.matrix import able, apart, array_of, each, kernel, poisoned, scalars, unless_able
 
 Rng = np.random.Generator
 Array = NDArray[Any]
@@ -68,8 +68,7 @@ _FUNCTIONS: Final[Mapping[str, tuple[Callable[..., Any], tuple[tuple[float, floa
 def drawn(rng: Rng, dtype: DType, low: float, high: float) -> Array:
     """Numbers of a range, some of them close to zero or whole."""
     if not dtype.is_float:
-        least, most = dtype.limits
-        bottom, top = max(math.ceil(low), least), min(math.floor(high), most)
+        bottom, top = max(math.ceil(low), dtype.limits[0]), min(math.floor(high), dtype.limits[1])
         return rng.integers(bottom, top, _SIZE, endpoint=True).astype(dtype.numpy)
     values = rng.uniform(low, high, _SIZE)
     values[::5] = np.trunc(values[::5]) + 0.0  # no -0: mpmath has none
@@ -131,12 +130,12 @@ def check(device: Device, rng: Rng, name: str, dtype: DType, result: DType, most
 
 
 @pytest.mark.parametrize("name", _FUNCTIONS)
-@pytest.mark.parametrize("dtype", [f32, f64], ids=lambda dtype: dtype.name)
+@each([f32, f64])
 def test_functions_are_close(device: Device, rng: Rng, name: str, dtype: DType) -> None:
     check(device, rng, name, dtype, dtype, _MOST)
 
 
-@pytest.mark.parametrize("dtype", [f16, bf16], ids=lambda dtype: dtype.name)
+@each([f16, bf16])
 @pytest.mark.parametrize("name", ["exp", "log", "sqrt", "sin", "tanh", "erf", "pow", "atan2"])
 def test_functions_of_narrow_floats_are_those_of_f32(
     device: Device, rng: Rng, name: str, dtype: DType
@@ -144,7 +143,7 @@ def test_functions_of_narrow_floats_are_those_of_f32(
     check(device, rng, name, dtype, dtype, 0.51)
 
 
-@pytest.mark.parametrize("dtype", INTEGERS, ids=lambda dtype: dtype.name)
+@each(INTEGERS)
 @pytest.mark.parametrize("name", ["exp2", "sqrt", "atan", "hypot"])
 def test_functions_of_integers_are_floats(
     device: Device, rng: Rng, name: str, dtype: DType
@@ -169,9 +168,8 @@ _SPECIAL: Final[Mapping[str, tuple[float, ...]]] = {
 }
 
 
-@pytest.mark.parametrize("dtype", FLOATS, ids=lambda dtype: dtype.name)
+@each(FLOATS)
 def test_functions_of_special_values(device: Device, dtype: DType) -> None:
-    from tests.matrix import apart
 
     given = [plain.of(dtype, value) for value in (0.0, -0.0, math.inf, -math.inf, math.nan)]
     array = np.array([plain.to_memory(one) for one in given], dtype.numpy)

@@ -1,4 +1,4 @@
-"""The behaviour matrix: memory, atomics, vectors and collectives of every dtype, on every device."""
+"""The behaviour matrix: memory, atomics, vectors and collectives, in every dtype and device."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from khaljit.backends.base import Device
 from khaljit.tracer.dtypes import ALL, FLOATS, INTEGERS, DType, bf16, bool_, f32, i32, i64
 from tests import plain
 from tests.matrix import (
+    KJ,
     SIZE,
-    Operation,
     able,
     able_atomic,
     array_of,
+    each,
     expect,
     kernel,
     operands,
@@ -32,11 +33,6 @@ Rng = np.random.Generator
 Array = NDArray[Any]
 
 _NUMBERS: Final = (*INTEGERS, *FLOATS)
-
-
-def each(dtypes: tuple[DType, ...]) -> Any:
-    """A test for each of some dtypes."""
-    return pytest.mark.parametrize("dtype", dtypes, ids=lambda dtype: dtype.name)
 
 
 def exact(dtype: DType, values: Array) -> Array:
@@ -134,7 +130,7 @@ def test_reads_out_of_bounds_are_zero_and_writes_are_nothing(
 @each(ALL)
 def test_shared_memory(device: Device, rng: Rng, dtype: DType) -> None:
     def body(a: Any, out: Any) -> None:
-        tile = kj.shared(dtype, (4, 12))
+        tile = KJ.shared(dtype, (4, 12))
         i, lane = kj.global_id(0), kj.local_id(0)
         tile[lane // 12, lane % 12] = a[i]
         kj.barrier()
@@ -154,7 +150,7 @@ def test_shared_memory(device: Device, rng: Rng, dtype: DType) -> None:
 def test_local_memory_at_run_time_indices(device: Device, rng: Rng, dtype: DType) -> None:
     def body(a: Any, out: Any, order: Any) -> None:
         i = kj.global_id(0)
-        own = kj.local(dtype, 5)
+        own = KJ.local(dtype, 5)
         for k in range(5):
             own[order[i, k]] = a[i, k]
         own[7] = a[i, 0]
@@ -376,7 +372,7 @@ def test_atomics_in_shared_memory(device: Device, rng: Rng, dtype: DType) -> Non
     kind = "or" if dtype is bool_ else "add"
 
     def body(values: Any, out: Any) -> None:
-        total = kj.shared(dtype, 3)
+        total = KJ.shared(dtype, 3)
         lane = kj.local_id(0)
         if lane < 3:
             total[lane] = dtype(0)
@@ -389,7 +385,7 @@ def test_atomics_in_shared_memory(device: Device, rng: Rng, dtype: DType) -> Non
     numbers = rng.integers(0, 2, (4, 36))
     out = poisoned((4, 3), dtype)
     types = {"values": array_of(dtype), "out": array_of(dtype, 2)}
-    can = able_atomic(device, dtype)
+    can = able_atomic(device, dtype, shared=True)
     with unless_able(can):
         kernel(body, types, workgroup=36)[4 * 36](exact(dtype, numbers.ravel()), out)
     if not can:

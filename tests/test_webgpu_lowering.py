@@ -11,6 +11,7 @@ import pytest
 from khaljit.codegen.caps import Caps, webgpu
 from khaljit.codegen.legalise import legalise
 from khaljit.codegen.webgpu.interface import Slot, Source
+from khaljit.codegen.webgpu.launch import sees_subgroups
 from khaljit.codegen.webgpu.lower import PLAIN_VARIANT, Lowered, Variant, lower
 from khaljit.codegen.webgpu.probe import COUNT, judge, probe, questions
 from khaljit.tracer.build import Builder
@@ -141,6 +142,9 @@ def test_random_traces_mean_the_same(target: str, collectives: bool) -> None:
         trace = random_trace(seed, collectives=collectives).trace
         if collectives and not _converges(trace):
             continue
+        rows = 1 if trace.workgroup is None else trace.workgroup[1] * trace.workgroup[2]
+        if rows > 1 and sees_subgroups(trace):
+            continue  # its workgroup becomes one line, which has other subgroups
         compared += _compared(trace, caps, seed)
     assert compared >= 10
 

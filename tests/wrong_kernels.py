@@ -65,6 +65,10 @@ def literal_does_not_fit(a: Any, n: Any, u: Any) -> None:
     n[0] = n[0] * 0x9E3779B9
 
 
+def negative_literal_with_unsigned(a: Any, n: Any, u: Any) -> None:
+    u[0] = u[0] & ~1
+
+
 def float_stored_to_integer(a: Any, n: Any, u: Any) -> None:
     n[0] = a[0]
 

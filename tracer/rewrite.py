@@ -115,7 +115,14 @@ def _compile(function: FunctionType, node: FunctionNode, owner: str | None) -> R
         body = rewriter.function_body(node.body, local)
         new = make_function(node.name, arguments, body)
     ast.copy_location(new, node)
-    compiled = compile_inside(new, code, (*code.co_freevars, HOOKS))
+    try:
+        compiled = compile_inside(new, code, (*code.co_freevars, HOOKS))
+    except SyntaxError as error:  # each construct is a loop, and Python nests twenty of them
+        raise TraceError(
+            f"{function.__qualname__} nests too many branches and loops in each other",
+            at=Site(code.co_filename, error.lineno or code.co_firstlineno),
+            mend="move the inner ones to a helper function",
+        ) from None
     return Rewritten(compiled, tuple(sorted(names)))
 
 

@@ -2,6 +2,8 @@
 
 * A kernel whose workgroup was left to the backend gets one, along x. The grid is cut to its
   invocations: the whole kernel becomes an ``if`` on the global id being inside.
+* wgpu has subgroups in workgroups along x only. A workgroup of several rows whose subgroups are
+  looked at becomes one line, and the local ids are taken from the position in it.
 * A device takes a limited number of workgroups on an axis. A *folded* program does not look at
   the shape of the dispatch: it takes the position of its workgroup in the dispatch, x fastest, as
   the position in the true grid, whose counts are parameters, and does nothing past its end. That
@@ -29,18 +31,28 @@ from khaljit.codegen.webgpu.interface import Source
 from khaljit.codegen.webgpu.parameters import Parameters
 from khaljit.codegen.writing import Writer
 from khaljit.tracer.dtypes import DType, i32, i64, u32
-from khaljit.tracer.ir import Trace, Value
+from khaljit.tracer.ir import Trace, Value, values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.rewriting import Rewriter, drive
 
-__all__ = ["launch"]
+__all__ = ["launch", "sees_subgroups"]
 
+_SUBGROUPS: Final = frozenset({"subgroup", "lane", "num_subgroups", "subgroup_size"})
 _ONE: Final = frozenset({"workgroup_size", "num_subgroups", "subgroup_size"})
 
 
 def launch(trace: Trace, parameters: Parameters, group: tuple[int, int, int], fold: bool) -> Trace:
     """Give the trace a workgroup and ids that it can have from the machine."""
     return _Launch(trace, parameters, group, fold).run()
+
+
+def sees_subgroups(trace: Trace) -> bool:
+    """Whether a kernel does anything with subgroups."""
+    return any(
+        value.op is Op.SUBGROUP
+        or (value.op is Op.ID and isinstance(value.attr, tuple) and value.attr[0] in _SUBGROUPS)
+        for value in values(trace.body)
+    )
 
 
 class _Launch(Rewriter):
@@ -51,6 +63,7 @@ class _Launch(Rewriter):
         self._parameters: Final = parameters
         self._cut: Final = trace.workgroup is None
         self._size: Final = trace.workgroup or group
+        self._line: Final = sees_subgroups(trace) and self._size[1] * self._size[2] > 1
         self._fold: Final = fold
         self._width: Final = i32 if trace.index_bits == 32 else i64
         self._write: Final = Writer(self.builder, folding(self.builder))
@@ -66,7 +79,9 @@ class _Launch(Rewriter):
             self.builder.end(Op.YIELD)
             self.builder.if_(guard, inside, self.builder.close())
             self.builder.end(Op.YIELD)
-        return replace(self.trace, body=self.builder.close(), workgroup=self._size)
+        x, y, z = self._size
+        size = (x * y * z, 1, 1) if self._line else self._size
+        return replace(self.trace, body=self.builder.close(), workgroup=size)
 
     # Where an invocation is.
 
@@ -89,15 +104,26 @@ class _Launch(Rewriter):
         w = self._write
         if name == "workgroup_size":
             return self.builder.const(self._width, self._size[axis])
-        if self._fold:
-            if name == "num_workgroups":
-                return w.cast(w.bitcast(self._grid("groups", axis, u32), i32), self._width)
-            if name == "workgroup":
-                return w.cast(self._folded()[axis], self._width)
-            if name == "global":
-                first = w.mul(self._id("workgroup", axis), self._size[axis])
-                return w.add(first, self._id("local", axis))
+        if self._line and name == "local":
+            return w.cast(self._place_in_line(axis), self._width)
+        if self._fold and name == "num_workgroups":
+            return w.cast(w.bitcast(self._grid("groups", axis, u32), i32), self._width)
+        if self._fold and name == "workgroup":
+            return w.cast(self._folded()[axis], self._width)
+        if (self._fold or self._line) and name == "global":
+            first = w.mul(self._id("workgroup", axis), self._size[axis])
+            return w.add(first, self._id("local", axis))
         return w.cast(self._machine(name, axis), self._width)
+
+    def _place_in_line(self, axis: int) -> Value:
+        """A local id from the position in a workgroup that is one line, x fastest."""
+        line = self._write.bits(self._machine("local_index", 0))
+        rows, x = self._divided(line, self._count(self._size[0]))
+        z, y = self._divided(rows, self._count(self._size[1]))
+        return self._write.bitcast((x, y, z)[axis], i32)
+
+    def _count(self, number: int) -> Value:
+        return self.builder.const(u32, number)
 
     def _machine(self, name: str, axis: int) -> Value:
         return self.builder.pure(Op.ID, attr=(name, axis), dtype=i32)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import numpy as np
@@ -73,6 +73,13 @@ class Loaded(ABC):
     ) -> None:
         """Enqueue the kernel; arrays and numbers by position in the trace. A grid of counts has no
         zero in it; one that the device reads may have."""
+
+    def bind(
+        self, operands: Sequence[Operand], groups: Grid
+    ) -> Callable[[Sequence[int | float | bool]], None] | None:
+        """A launch with these arrays on this grid that takes only numbers; it keeps no array alive,
+        and nobody calls it when one is gone. None where that is no quicker than `launch`."""
+        return None
 
 
 class Timer(ABC):

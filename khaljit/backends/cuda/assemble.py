@@ -11,14 +11,14 @@ import re
 import shutil
 import subprocess
 import tempfile
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
 from khaljit.tracer.errors import InternalError
 
-__all__ = ["assemble", "tool_version"]
+__all__ = ["assemble", "tool_path", "tool_version"]
 
 _WHEELS: Final = ("nvidia.cu13", "nvidia.cuda_nvcc")
 
@@ -84,28 +84,29 @@ def _by_nvjitlink(ptx: str, architecture: str) -> bytes:
         library.destroy(handle)
 
 
-@lru_cache(maxsize=1)
-def ptxas() -> str | None:
-    """The path of ptxas: of a wheel, of a toolkit, or on the PATH."""
+@cache
+def tool_path(name: str) -> str | None:
+    """The path of a tool of CUDA's: of a wheel, of a toolkit, or on the PATH."""
+    file = f"{name}.exe" if os.name == "nt" else name
     for package in _WHEELS:
         try:
             spec = find_spec(package)
         except ModuleNotFoundError:
             continue
         for folder in (spec.submodule_search_locations or ()) if spec else ():
-            path = Path(folder) / "bin" / ("ptxas.exe" if os.name == "nt" else "ptxas")
+            path = Path(folder) / "bin" / file
             if path.is_file():
                 return str(path)
     for root in filter(None, (os.environ.get("CUDA_HOME"), os.environ.get("CUDA_PATH"))):
-        found = shutil.which("ptxas", path=str(Path(root) / "bin"))
+        found = shutil.which(name, path=str(Path(root) / "bin"))
         if found:
             return found
-    return shutil.which("ptxas")
+    return shutil.which(name)
 
 
 @lru_cache(maxsize=1)
 def _ptxas_version() -> str | None:
-    path = ptxas()
+    path = tool_path("ptxas")
     if path is None:
         return None
     try:
@@ -119,7 +120,7 @@ def _ptxas_version() -> str | None:
 
 
 def _by_ptxas(ptx: str, architecture: str) -> bytes:
-    path = ptxas()
+    path = tool_path("ptxas")
     assert path is not None
     with tempfile.TemporaryDirectory(prefix="khaljit-") as folder:
         source, result = Path(folder) / "kernel.ptx", Path(folder) / "kernel.cubin"

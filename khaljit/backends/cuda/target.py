@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -113,7 +112,7 @@ class Cuda(Target):
 def disassembly(ptx: str, architecture: str) -> str:
     """Machine instructions of PTX, by cuobjdump or nvdisasm."""
     cubin, tool = assembling.assemble(ptx, architecture)
-    path = shutil.which("cuobjdump") or shutil.which("nvdisasm")
+    path = assembling.tool_path("cuobjdump") or assembling.tool_path("nvdisasm")
     if tool is None or path is None:
         missing = "cuobjdump" if tool else "nvJitLink or ptxas"
         raise DeviceError(

@@ -28,7 +28,7 @@ import numpy as np
 from khaljit.arrays import Array, contiguous
 from khaljit.backends.base import Loaded, Timer
 from khaljit.backends.memory import MemoryDevice
-from khaljit.backends.webgpu import adapters, raw
+from khaljit.backends.webgpu import adapters, probing, raw
 from khaljit.backends.webgpu.buffers import (
     BindGroups,
     Download,
@@ -97,6 +97,8 @@ class WebGpuDevice(MemoryDevice):
             self.info["backend_type"] == "Vulkan"
             and os.environ.get("KHALJIT_WEBGPU_TRUSTED") != "0"
         )
+        rounding = probing.ask(self)
+        self.target = _target(self.features, self.limits, self.immediates, **rounding)
 
     def describe(self) -> Mapping[str, str]:
         """Adapter, features and limits."""
@@ -359,6 +361,8 @@ class WebGpuDevice(MemoryDevice):
     def module(self, code: bytes, trace: Trace) -> Any:
         """A shader module of a kernel of khaljit's, trusted where that is safe."""
         what = f"loading kernel {trace.name}"
+        if not code.startswith(SPIRV):
+            return self.foreign_module(code.decode(), trace.name)
         if self._trusting and not trace.options.unchecked:
             return self.guarded(what, lambda: raw.trusted_module(self.handle, code, trace.name))
         return self.foreign_module(code, trace.name)
@@ -376,7 +380,9 @@ class WebGpuDevice(MemoryDevice):
         )
 
 
-def _target(features: frozenset[str], limits: Mapping[str, int], immediates: int) -> WebGpu:
+def _target(
+    features: frozenset[str], limits: Mapping[str, int], immediates: int, **rounding: Any
+) -> WebGpu:
     return WebGpu(
         webgpu(
             features,
@@ -388,6 +394,7 @@ def _target(features: frozenset[str], limits: Mapping[str, int], immediates: int
             ),
             shared_bytes=limits["max-compute-workgroup-storage-size"],
             immediates=immediates,
+            **rounding,
         )
     )
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from khaljit import compiler
 from khaljit.arguments import Operand
 from khaljit.backends.base import Loaded, failed_assertion
 from khaljit.backends.webgpu.buffers import Memory
-from khaljit.backends.webgpu.packing import Pack, packer
+from khaljit.backends.webgpu.packing import NumberPacker, Pack, packer
 from khaljit.backends.webgpu.pipeline import Pipeline, Range, bindings_of
 from khaljit.backends.webgpu.target import WebGpu, interface_of
 from khaljit.cache.artifact import Artifact
@@ -28,6 +28,7 @@ __all__ = ["MAX_GROUPS", "WebGpuLoaded"]
 
 MAX_GROUPS: Final = 65535  # workgroups on an axis
 MAX_TOTAL: Final = (1 << 32) - 1  # code that counts them along a line does so in 32 bits
+Bound = Callable[[Sequence[int | float | bool]], None]
 NO_GRID: Final = (0, 0, 0)  # where the device reads it, the code does not ask the host
 
 
@@ -40,9 +41,9 @@ class _Variant:
         interface = interface_of(plan)
         self.interface: Final[Interface] = interface
         self.block: Final[tuple[int, int, int]] = tuple(plan["workgroup"])
-        self.pack: Final[Pack] = packer(
-            interface, [array.memory.element.align for array in trace.arrays]
-        )
+        units = [array.memory.element.align for array in trace.arrays]
+        self.pack: Final[Pack] = packer(interface, units)
+        self.numbers: Final = NumberPacker(interface, units)
         uniform = None if interface.uniform is None else (interface.uniform, interface.size)
         self.pipeline: Final = Pipeline(
             device,
@@ -104,17 +105,42 @@ class WebGpuLoaded(Loaded):
         device = self._device
         buffers: list[Memory] = [operand.owner.buffer for operand in operands]  # type: ignore[union-attr]
         with device.lock:
-            variant = self._plain
-            if folded or len(set(buffers)) != len(buffers):
-                variant = self._variant(buffers, folded)
-            pipeline = variant.pipeline
-            key = (pipeline.number, *[buffer.address for buffer in buffers])
-            group = device.groups.get(key)
-            if group is None:
-                group = pipeline.bind(key, self._ranges(variant, buffers))
+            variant, group = self._bound(buffers, folded)
             if self._report is not None:
                 device.expect_report(self)
-            pipeline.record(group, variant.pack(operands, numbers, extents, groups), counts)
+            variant.pipeline.record(group, variant.pack(operands, numbers, extents, groups), counts)
+
+    def bind(self, operands: Sequence[Operand], groups: Grid) -> Bound:
+        """A launch with everything looked up and packed but the numbers."""
+        device, report = self._device, self._report
+        own = self._own_groups(groups)
+        folded = max(own) > MAX_GROUPS
+        counts = self._folded(own) if folded else own
+        buffers: list[Memory] = [operand.owner.buffer for operand in operands]  # type: ignore[union-attr]
+        with device.lock:
+            variant, group = self._bound(buffers, folded)
+        pack = variant.numbers.bind(operands, groups, own)
+        record = variant.pipeline.record
+
+        def launch(numbers: Sequence[int | float | bool]) -> None:
+            with device.lock:
+                if report is not None:
+                    device.expect_report(self)
+                record(group, pack(numbers), counts)
+
+        return launch
+
+    def _bound(self, buffers: Sequence[Memory], folded: bool) -> tuple[_Variant, Any]:
+        """The program for these buffers, and the bind group."""
+        variant = self._plain
+        if folded or len(set(buffers)) != len(buffers):
+            variant = self._variant(buffers, folded)
+        pipeline = variant.pipeline
+        key = (pipeline.number, *[buffer.address for buffer in buffers])
+        group = self._device.groups.get(key)
+        if group is None:
+            group = pipeline.bind(key, self._ranges(variant, buffers))
+        return variant, group
 
     def _ranges(self, variant: _Variant, buffers: Sequence[Memory]) -> dict[int, Range]:
         """What to bind: whole buffers, since views are offsets in the code."""

@@ -15,7 +15,7 @@ from khaljit.codegen.webgpu.lower import PLAIN_VARIANT, Variant
 from khaljit.tracer.dtypes import by_name
 from khaljit.tracer.ir import Trace
 
-__all__ = ["WebGpu", "interface_of", "plan_of"]
+__all__ = ["WebGpu", "artifact_of", "interface_of", "plan_of"]
 
 
 @final
@@ -43,12 +43,10 @@ class WebGpu(Target):
         return {"target": f"{caps.name} {limits} {self.variant}".encode()}
 
     def compile(self, trace: Trace) -> Artifact:
-        """The words of a SPIR-V module, and its interface."""
-        from khaljit.backends import stages
-        from khaljit.codegen.spirv.emit import SpirvEmitter  # a warm process compiles nothing
+        """A SPIR-V module, or WGSL where wgpu reads SPIR-V wrongly, and its interface."""
+        from khaljit.backends import stages  # a warm process compiles nothing
 
-        program = SpirvEmitter(self.caps, self.variant).emit(stages.legal(trace, self.caps))
-        return Artifact(program.binary, plan_of(program), None, text=program.text)
+        return artifact_of(self, stages.legal(trace, self.caps))
 
     def show(self, trace: Trace, stage: str) -> str:
         """A stage of the compilation as text: the common ones, ``spirv`` and ``wgsl``."""
@@ -61,6 +59,15 @@ class WebGpu(Target):
             "wgsl": lambda legal: WgslEmitter(self.caps, self.variant).emit(legal).text,
         }
         return stages.show(trace, stage, self.name, self.caps, codes)
+
+
+def artifact_of(target: WebGpu, legal: Trace) -> Artifact:
+    """The artifact of a legal trace."""
+    from khaljit.codegen.webgpu.emit import WebGpuEmitter
+
+    program = WebGpuEmitter(target.caps, target.variant).emit(legal)
+    payload = program.binary or program.text.encode()
+    return Artifact(payload, plan_of(program), None, text=program.text)
 
 
 def plan_of(program: Program) -> dict[str, Any]:
