@@ -25,7 +25,7 @@ from khaljit.backends.webgpu.device import WebGpuDevice
 __all__ = ["BATCH", "host_costs", "kernel_times"]
 
 BATCH: Final = 100
-SUBMISSIONS: Final = 200
+TURN: Final = 50  # submissions that are timed together
 SMALL: Final = 256  # elements, so that the device has next to nothing to do
 
 
@@ -85,7 +85,7 @@ def _kernel(device: WebGpuDevice, name: str, size: int) -> dict[str, Callable[[]
     return runners
 
 
-def host_costs(device: WebGpuDevice, rounds: int = 5) -> dict[str, dict[str, float]]:
+def host_costs(device: WebGpuDevice, rounds: int = 15) -> dict[str, dict[str, float]]:
     """Seconds of the calling thread per dispatch, submitted one by one and in batches."""
     x, y = device.zeros(SMALL), device.zeros(SMALL)
     saxpy[SMALL](x, y, 0.5)
@@ -102,7 +102,7 @@ def host_costs(device: WebGpuDevice, rounds: int = 5) -> dict[str, dict[str, flo
 
 
 def _host_time(device: WebGpuDevice, run: Callable[[int], None], batch: int) -> float:
-    submissions = max(3, SUBMISSIONS // batch)
+    submissions = max(3, TURN // batch)
     run(batch)
     device.synchronize()
     start = time.thread_time()
@@ -166,7 +166,7 @@ def main(
         _row(table, name, times["khaljit"], times["WGSL"])
     console.print(table)
     table = Table("host, per dispatch", "khaljit", "wgpu-py", "ratio", title=facts["driver"])
-    for name, times in host_costs(found, rounds).items():
+    for name, times in host_costs(found, 3 * rounds).items():
         _row(table, name, times["khaljit"], times["wgpu-py"])
     console.print(table)
 

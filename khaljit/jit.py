@@ -245,7 +245,7 @@ class Kernel:
         """Everything about a launch but running it: the kernel is compiled, arguments checked."""
         try:
             call = self._read(args, kwargs)
-        except ArgumentTypeError:
+        except (ArgumentTypeError, TraceError):
             if recording() is not None:  # the arguments are another kernel's
                 raise _called_in_a_kernel(self.name) from None
             raise

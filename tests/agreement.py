@@ -15,7 +15,7 @@ import khaljit as kj
 from khaljit.backends.base import Device
 from khaljit.tracer.dtypes import DType, bf16
 from tests import plain
-from tests.generate import DEFECTS, Program, arguments
+from tests.programs import DEFECTS, Program, arguments
 
 __all__ = ["Results", "difference", "kernel_of", "run", "run_plain", "verdict"]
 

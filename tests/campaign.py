@@ -69,7 +69,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     if message:
                         wrong.append(seed)
                         _show(seed, message)
-                if done % 50 == 0 or done == len(tasks):
+                if done % 10 == 0 or done == len(tasks):
                     _progress(counts, wrong, time.monotonic() - began)
     return 1 if wrong else 0
 

@@ -23,7 +23,7 @@ from khaljit.codegen.caps import ROWS, Caps
 from khaljit.tracer.dtypes import DType, bf16, bool_, by_name, f16
 from tests import plain
 from tests.agreement import comparable
-from tests.generate import edges, numbers
+from tests.programs import edges, numbers
 
 __all__ = [
     "KJ",
@@ -158,10 +158,12 @@ def ordinary(dtype: DType, array: Array) -> Array:
         return np.ones(array.shape, np.bool_)
     if dtype is bf16:
         exponent = array >> 7 & 0xFF
-        return (exponent != 0xFF) & ((exponent != 0) | (array & 0x7FFF == 0))
+        fine: Array = (exponent != 0xFF) & ((exponent != 0) | (array & 0x7FFF == 0))
+        return fine
     with np.errstate(invalid="ignore"):
         size = np.abs(array)
-        return np.isfinite(array) & ((size >= np.finfo(array.dtype).tiny) | (size == 0))
+        fine = np.isfinite(array) & ((size >= np.finfo(array.dtype).tiny) | (size == 0))
+    return fine
 
 
 def expect(
@@ -205,7 +207,8 @@ def _ordered(bits: Array) -> Array:
     """The bits of floats as integers in the floats' order; both zeros are one."""
     top = 1 << (8 * bits.itemsize - 1)
     size = (bits & np.array(top - 1, bits.dtype)).astype(np.int64)
-    return np.where(bits >= top, -size, size)
+    ordered: Array = np.where(bits >= top, -size, size)
+    return ordered
 
 
 def judged(

@@ -517,7 +517,7 @@ def invocation(**ids: tuple[int, ...]) -> None:
 
 
 def _id(name: str) -> Callable[[int], Number]:
-    return lambda axis=0: Number(dtypes.index, _HERE[name][axis])
+    return lambda axis: Number(dtypes.index, _HERE[name][axis])
 
 
 _IDS: Final = {"global_id": "global", "workgroup_id": "workgroup", "num_workgroups": "groups"}

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 import khaljit as kj
 from khaljit.backends.base import Device
 from tests.agreement import verdict
-from tests.generate import DEFECTS, generate
+from tests.generate import generate
+from tests.programs import DEFECTS
 
 _PROGRAMS: Final = 150
 
@@ -39,7 +40,7 @@ def test_generated_programs_mean_the_same_everywhere(device: Device, tmp_path: P
 
 
 def test_programs_with_a_defect_are_refused_for_it(tmp_path: Path) -> None:
-    found = set()
+    found: set[str] = set()
     seed = 0
     while len(found) < len(DEFECTS):
         program = generate(seed)

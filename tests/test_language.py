@@ -472,6 +472,40 @@ def test_membership_in_tuples_lists_and_sets(rng: Rng) -> None:
     assert out[:, 2].all()
 
 
+def test_nested_functions_store_to_the_arrays_of_the_kernel() -> None:
+    @kj.jit
+    def kernel(a: kj.Array1[kj.i32], n: kj.i32) -> None:
+        i = kj.global_id(0)
+
+        def put(value: Any) -> None:
+            if value > 1:
+                a[i] = value
+            else:
+                for k in range(n):
+                    a[i] += k + 1
+
+        put(i)
+
+    a = np.zeros(4, np.int32)
+    kernel[4](a, 3)
+    assert a.tolist() == [6, 6, 2, 3]
+
+
+def test_a_captured_vector_is_not_changed_in_part() -> None:
+    @kj.jit
+    def kernel(a: kj.Array1[kj.f32]) -> None:
+        v = kj.vec2(1.0)
+
+        def change() -> None:
+            v.x = 5.0
+
+        change()
+        a[0] = v.x
+
+    with pytest.raises(kj.TraceError, match="a part of a captured vec2 is assigned"):
+        kernel[1](np.zeros(1, np.float32))
+
+
 # Where kernels may live.
 
 

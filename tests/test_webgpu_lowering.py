@@ -146,7 +146,7 @@ def test_random_traces_mean_the_same(target: str, collectives: bool) -> None:
         if rows > 1 and sees_subgroups(trace):
             continue  # its workgroup becomes one line, which has other subgroups
         compared += _compared(trace, caps, seed)
-    assert compared >= 10
+    assert compared >= 5
 
 
 def _converges(trace: Trace) -> bool:

@@ -365,6 +365,15 @@ def replaced(owner: Any, path: tuple[str, ...], value: Any) -> Any:
     )
 
 
+def captured(owner: Any, changed: Any) -> None:
+    """After a part of a variable of another function was assigned: it must be the same still."""
+    if changed is not owner:
+        fail(
+            f"a part of a captured {describe(owner)} is assigned",
+            "vectors are values: return the new one, or assign it to a name of this function first",
+        )
+
+
 _MUTATORS: Final = frozenset(
     {"add", "append", "clear", "discard", "extend", "insert", "pop", "popitem"}
     | {"remove", "reverse", "setdefault", "sort", "update"}

@@ -21,7 +21,7 @@ from typing import Any, Final, NoReturn, TypeVar, final
 from weakref import WeakKeyDictionary
 
 from khaljit.tracer.errors import Site, TraceError
-from khaljit.tracer.scopes import assigned, flag_breaks, jumps
+from khaljit.tracer.scopes import assigned, bound, flag_breaks, jumps
 from khaljit.tracer.source import (
     FunctionNode,
     codes,
@@ -189,6 +189,10 @@ class _Rewriter:
         self._count += 1
         return f"_kj_{kind}{self._count}"
 
+    def _carried(self, *nodes: ast.AST) -> tuple[str, ...]:
+        """The variables of this function that some statements assign."""
+        return tuple(name for name in assigned(*nodes) if name in self._local)
+
     # Functions.
 
     def function_body(self, body: list[ast.stmt], local: set[str]) -> list[ast.stmt]:
@@ -198,7 +202,7 @@ class _Rewriter:
         if "return" not in jumps(body[:-1] if tail else body):
             return self.statements(body)
         name = self._block = self._fresh("block")
-        first, names = body[0], assigned(*body)
+        first, names = body[0], self._carried(*body)
         inner = [*self._load(name, names, first), *self.statements(body)]
         return [
             self._assign(name, self._hook("block", _names(names), at=first), first),
@@ -217,7 +221,7 @@ class _Rewriter:
         arguments = node.args
         rewriter = _Rewriter(self._filename, self._owner, arguments)
         arguments.defaults = [self.visit(one) for one in arguments.defaults]
-        local = {*_argument_names(arguments), *assigned(*node.body)}
+        local = {*_argument_names(arguments), *bound(*node.body)}
         body = rewriter.function_body(node.body, local)
         new = ast.FunctionDef(**{**fields(node), "body": body, "returns": None})
         for argument in (*new.args.posonlyargs, *new.args.args, *new.args.kwonlyargs):
@@ -247,7 +251,7 @@ class _Rewriter:
 
     def _do_If(self, node: ast.If) -> list[ast.stmt]:  # noqa: N802
         name = self._fresh("if")
-        names = assigned(*node.body, *node.orelse)
+        names = self._carried(*node.body, *node.orelse)
         chained = _elif_of(node) is not None
         hook = "elif_" if chained else "if_"
         test = self._hook(hook, self.visit(node.test), _names(names), at=node.test)
@@ -298,7 +302,7 @@ class _Rewriter:
         if node.orelse:
             return self._with_else(node)
         name = self._fresh("while")
-        names = assigned(node.test, *node.body)
+        names = self._carried(node.test, *node.body)
         test = self._method(name, "test", node.test, self.visit(node.test), self._locals(node))
         self._loops.append(name)
         body = self.statements(node.body)
@@ -320,7 +324,7 @@ class _Rewriter:
         if node.orelse:
             return self._with_else(node)
         name = self._fresh("for")
-        names = assigned(node.target, *node.body)
+        names = self._carried(node.target, *node.body)
         continues = ast.Constant("continue" in jumps(node.body))
         iterable = self._hook("for_", self.visit(node.iter), _names(names), continues, at=node.iter)
         self._loops.append(name)
@@ -439,7 +443,8 @@ class _Rewriter:
     def _rebind(self, name: str, call: ast.expr, at: ast.expr) -> ast.stmt:
         """A vector is a value: changing a part gives its name a new one."""
         if name not in self._local:
-            return self._at(ast.Expr(call), at)
+            owner = self._at(ast.Name(name, ast.Load()), at)
+            return self._at(ast.Expr(self._hook("captured", owner, call, at=at)), at)
         return self._assign(name, call, at)
 
     def _do_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:  # noqa: N802

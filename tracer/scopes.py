@@ -6,15 +6,17 @@ import ast
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["assigned", "flag_breaks", "jumps"]
+__all__ = ["assigned", "bound", "flag_breaks", "jumps"]
 
 
 class _Assigned(ast.NodeVisitor):
     """Names that statements assign in their own function: nested functions, lambdas and
-    comprehensions have their own."""
+    comprehensions have their own. With ``parts``, a name whose item or attribute is assigned is
+    one too: it may hold a vector, which is then another."""
 
-    def __init__(self) -> None:
+    def __init__(self, parts: bool) -> None:
         self.names: dict[str, None] = {}
+        self._parts = parts
 
     def visit_Name(self, node: ast.Name) -> None:  # named by the ast module
         if not isinstance(node.ctx, ast.Load):
@@ -31,7 +33,7 @@ class _Assigned(ast.NodeVisitor):
 
     def _visit_target(self, node: ast.Attribute | ast.Subscript) -> None:
         """``v.x = s`` and ``v[0] = s`` give the name v a new vector."""
-        if isinstance(node.ctx, ast.Store):
+        if self._parts and isinstance(node.ctx, ast.Store):
             root = _root_name(node)
             if root is not None:
                 self.names[root.id] = None
@@ -57,12 +59,21 @@ def _root_name(node: ast.expr) -> ast.Name | None:
     return node if isinstance(node, ast.Name) else None
 
 
-def assigned(*parts: ast.AST) -> tuple[str, ...]:
-    """Names that some statements or expressions assign, in order of appearance."""
-    visitor = _Assigned()
-    for part in parts:
-        visitor.visit(part)
+def _visited(nodes: Sequence[ast.AST], parts: bool) -> tuple[str, ...]:
+    visitor = _Assigned(parts)
+    for node in nodes:
+        visitor.visit(node)
     return tuple(visitor.names)
+
+
+def assigned(*nodes: ast.AST) -> tuple[str, ...]:
+    """Names that some statements or expressions assign, whole or in part, in order."""
+    return _visited(nodes, True)
+
+
+def bound(*nodes: ast.AST) -> tuple[str, ...]:
+    """Names that are assigned as a whole, which makes them local to their function."""
+    return _visited(nodes, False)
 
 
 class _Jumps(ast.NodeVisitor):

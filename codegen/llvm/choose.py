@@ -23,7 +23,9 @@ MOST_VOTERS: Final = 32  # a ballot has a bit each for this many
 MOST_PARTS: Final = 4
 MOST_ROWS: Final = 4
 PASSING: Final = 6  # registers for what a loop computes on the way
-STRAIGHT: Final = ((4, 60), (2, 400))  # vectors for up to so many values without a loop
+# Vectors of kernels without a loop, by how many values they compute at most: those that hardly
+# compute wait for memory, which likes short runs; long ones would be long code.
+STRAIGHT: Final = ((24, 2), (120, 4), (400, 2))
 MOST_COPIES: Final = 600  # instructions of a kernel with very many lanes, about
 
 _SUBGROUP_IDS: Final = frozenset({"subgroup", "lane", "num_subgroups", "subgroup_size"})
@@ -202,7 +204,7 @@ def _fitting(
     """
     loops = _innermost_loops(trace.body)
     if not loops:
-        return next((parts for parts, most in STRAIGHT if len(varying) <= most), 1)
+        return next((parts for most, parts in STRAIGHT if len(varying) <= most), 1)
     used = {arg for value in values(trace.body) for arg in value.args}
     held = max(len(_held(loop, uniformity, items, used)) for loop in loops)
     return max(level.registers - PASSING, 1) // max(held, 1)

@@ -177,7 +177,8 @@ class Plan:
     def _earlier(self, value: Value, pieces: list[Piece]) -> Segment | None:
         """The segment before the one at hand in which to compute a value rather than keep operands.
 
-        That is where its last operand is, if some operand from a segment has no other use.
+        That is where its last operand is, if some operand from a segment has no other use and none
+        comes from the level of the workgroup behind that segment.
         """
         homes = [home for arg in value.args if (home := self._homes.get(arg)) is not None]
         segments = [piece for piece in pieces if isinstance(piece, Segment) and piece in homes]
@@ -186,6 +187,10 @@ class Plan:
             for arg in value.args
             if arg in self._homes
         ):
+            return None
+        behind = pieces[pieces.index(segments[-1]) + 1 :]
+        sources = (arg.args[0] if arg.op is Op.RESULT else arg for arg in value.args)
+        if any(source in behind for source in sources):
             return None
         return segments[-1]
 

@@ -46,7 +46,7 @@ BOUNDS: Final[dict[Op, tuple[float, float]]] = {
     Op.ATANH: (1.0, 1.0),
     Op.ERF: (1.15, 1.15),
     Op.ERFC: (1.7, 1.7),
-    Op.TGAMMA: (3.0, 2.5),
+    Op.TGAMMA: (3.5, 2.5),
     Op.LGAMMA: (4.5, 4.5),
 }
 
