@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 import khaljit as kj
-from benchmarks.webgpu_kernels import NUMBERS, SOURCES, matmul, saxpy, tiled
+from benchmarks.webgpu_kernels import FAST, NUMBERS, PLAIN, SOURCES
 from khaljit.backends.webgpu.device import WebGpuDevice
 
 __all__ = ["BATCH", "host_costs", "kernel_times"]
@@ -51,7 +51,7 @@ def _interleaved(
 
 
 def _kernel(device: WebGpuDevice, name: str, size: int) -> dict[str, Callable[[], None]]:
-    """Both sides of a kernel, checked against each other."""
+    """All sides of a kernel, checked against each other."""
     rng = np.random.default_rng()
     form = "immediates" if device.immediates else "uniform"
     code = SOURCES[name].replace("NUMBERS", NUMBERS[form])
@@ -60,34 +60,35 @@ def _kernel(device: WebGpuDevice, name: str, size: int) -> dict[str, Callable[[]
         n = size * size
         params = "const f32[:], f32[:], f32, u32"
         hand = device.load(code, "main", params, workgroup=256, uniform=uniform, name="hand")
-        x, y, z = device.array(rng.random(n, np.float32)), device.zeros(n), device.zeros(n)
+        x = device.array(rng.random(n, np.float32))
+        outputs = [device.zeros(n) for _ in range(3)]
         runners: dict[str, Callable[[], None]] = {
-            "khaljit": lambda: saxpy[n](x, y, 0.5),
-            "WGSL": lambda: hand[n](x, z, 0.5, n),
+            "khaljit": lambda: PLAIN[name][n](x, outputs[0], 0.5),
+            "fastmath": lambda: FAST[name][n](x, outputs[1], 0.5),
+            "WGSL": lambda: hand[n](x, outputs[2], 0.5, n),
         }
-        outputs = (y, z)
     else:
         params = "const f32[:], const f32[:], f32[:], u32, u32, u32"
         hand = device.load(code, "main", params, workgroup=(16, 16), uniform=uniform, name="hand")
-        kernel = {"matmul": matmul, "tiled": tiled}[name]
         a, b = (device.array(rng.random((size, size), np.float32)) for _ in range(2))
-        c, d = device.zeros((size, size)), device.zeros((size, size))
-        flat = [device.adopt(one.native, kj.f32) for one in (a, b, d)]
+        outputs = [device.zeros((size, size)) for _ in range(3)]
+        flat = [device.adopt(one.native, kj.f32) for one in (a, b, outputs[2])]
         runners = {
-            "khaljit": lambda: kernel[size, size](a, b, c),
+            "khaljit": lambda: PLAIN[name][size, size](a, b, outputs[0]),
+            "fastmath": lambda: FAST[name][size, size](a, b, outputs[1]),
             "WGSL": lambda: hand[size, size](*flat, size, size, size),
         }
-        outputs = (c, d)
     for run in runners.values():
         run()
-    ours, theirs = (one.numpy() for one in outputs)
-    assert np.allclose(ours, theirs, rtol=1e-4)
+    *ours, theirs = (one.numpy() for one in outputs)
+    assert all(np.allclose(one, theirs, rtol=1e-4) for one in ours)
     return runners
 
 
 def host_costs(device: WebGpuDevice, rounds: int = 15) -> dict[str, dict[str, float]]:
     """Seconds of the calling thread per dispatch, submitted one by one and in batches."""
     x, y = device.zeros(SMALL), device.zeros(SMALL)
+    saxpy = PLAIN["saxpy"]
     saxpy[SMALL](x, y, 0.5)
     device.synchronize()
     sides = {"khaljit": _ours(device, x, y), "wgpu-py": _by_hand(device, x, y)}
@@ -114,6 +115,8 @@ def _host_time(device: WebGpuDevice, run: Callable[[int], None], batch: int) -> 
 
 
 def _ours(device: WebGpuDevice, x: Any, y: Any) -> Callable[[int], None]:
+    saxpy = PLAIN["saxpy"]
+
     def run(batch: int) -> None:
         for _ in range(batch):
             saxpy[SMALL](x, y, 0.5)
@@ -124,7 +127,9 @@ def _ours(device: WebGpuDevice, x: Any, y: Any) -> Callable[[int], None]:
 
 def _by_hand(device: WebGpuDevice, x: Any, y: Any) -> Callable[[int], None]:
     """The same pipeline and bind group through wgpu-py's API, the numbers packed each time."""
-    loaded: Any = next(plan.loaded for (where, _), plan in saxpy._plans.items() if where is device)
+    loaded: Any = next(
+        plan.loaded for (where, _), plan in PLAIN["saxpy"]._plans.items() if where is device
+    )
     variant = loaded._plain
     pipeline, interface = variant.pipeline, variant.interface
     key = (pipeline.number, x.buffer.address, y.buffer.address)
@@ -161,18 +166,19 @@ def main(
     assert isinstance(found, WebGpuDevice)
     console = Console()
     facts = found.describe()
-    table = Table("kernel", "khaljit", "WGSL", "ratio", title=f"{facts['adapter']}, n = {size}")
-    for name, times in kernel_times(found, size, rounds).items():
-        _row(table, name, times["khaljit"], times["WGSL"])
-    console.print(table)
-    table = Table("host, per dispatch", "khaljit", "wgpu-py", "ratio", title=facts["driver"])
-    for name, times in host_costs(found, 3 * rounds).items():
-        _row(table, name, times["khaljit"], times["wgpu-py"])
-    console.print(table)
+    console.print(f"{facts['adapter']}, {facts['driver']}, n = {size}")
+    console.print(_table("kernel", kernel_times(found, size, rounds)))
+    console.print(_table("host, per dispatch", host_costs(found, 3 * rounds)))
 
 
-def _row(table: Table, name: str, ours: float, theirs: float) -> None:
-    table.add_row(name, f"{ours * 1e6:.1f} us", f"{theirs * 1e6:.1f} us", f"{ours / theirs:.3f}")
+def _table(title: str, rows: Mapping[str, Mapping[str, float]]) -> Table:
+    """Microseconds, and ratios to the last column."""
+    *ours, theirs = next(iter(rows.values()))
+    table = Table(title, *ours, theirs, *(f"{one} / {theirs}" for one in ours))
+    for name, times in rows.items():
+        cells = [f"{seconds * 1e6:,.1f} us" for seconds in times.values()]
+        table.add_row(name, *cells, *(f"{times[one] / times[theirs]:.3f}" for one in ours))
+    return table
 
 
 if __name__ == "__main__":

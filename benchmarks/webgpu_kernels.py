@@ -3,14 +3,14 @@
 The WGSL is what one would write at the first try: bounds checked where the grid may stick out,
 sizes passed as numbers, row by row. Both sides have the same workgroups, so they do the same work.
 
-WGSL's rules are those of khaljit's `fastmath`: a driver may fuse a product and a sum or not, and its
-fma need not fuse. So the like of the WGSL is `FAST`; the plain kernels promise more, at no cost where
-fma fuses (on GPUs), and at some where it has to be computed (on lavapipe).
+WGSL's rules are those of khaljit's `fastmath`: a driver may fuse a product and a sum or not, and
+its fma need not fuse. So the like of the WGSL is `FAST`; the plain kernels promise more, at no cost
+where fma fuses (on GPUs), and at some where it has to be computed (on lavapipe).
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 import khaljit as kj
 
@@ -52,10 +52,11 @@ def tiled(a: kj.Array2[kj.f32], b: kj.Array2[kj.f32], c: kj.Array2[kj.f32]) -> N
     c[row, column] = total
 
 
-PLAIN: Final = {"saxpy": saxpy, "matmul": matmul, "tiled": tiled}
-FAST: Final = {
-    name: kj.jit(kernel.__wrapped__, fastmath=True, workgroup=size)
-    for (name, kernel), size in zip(PLAIN.items(), (256, (TILE, TILE), (TILE, TILE)), strict=True)
+PLAIN: Final[dict[str, Any]] = {"saxpy": saxpy, "matmul": matmul, "tiled": tiled}
+_SIZES_OF: Final = {"saxpy": 256, "matmul": (TILE, TILE), "tiled": (TILE, TILE)}
+FAST: Final[dict[str, Any]] = {
+    name: kj.jit(workgroup=_SIZES_OF[name], fastmath=True)(kernel.__wrapped__)
+    for name, kernel in PLAIN.items()
 }
 
 # Hand-written; NUMBERS is where the numbers come from on the device at hand.

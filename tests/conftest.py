@@ -3,17 +3,25 @@ what was skipped."""
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import khaljit as kj
 from khaljit.backends.base import Device
+from khaljit.tracer.parsing import parse
+from khaljit.tracer.record import Recording, record
+from khaljit.tracer.text import print_trace
+from khaljit.tracer.verify import verify
 
+# Devices that must be there: CI fails where one of these columns would be skipped.
+REQUIRED = os.environ.get("KHALJIT_TEST_REQUIRE", "").split()
 COLUMNS = ("interpreter", "cpu", "webgpu", "cuda")
 
 
@@ -34,12 +42,30 @@ def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         os.environ["KHALJIT_CACHE_DIR"] = before
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _recordings_keep_the_laws() -> Iterator[None]:
+    """Every trace that a test records keeps the verifier's laws, and its text reads back."""
+
+    def checked(*args: Any, **kwargs: Any) -> Recording:
+        recording = record(*args, **kwargs)
+        verify(recording.trace)
+        text = print_trace(recording.trace)
+        assert print_trace(parse(text)) == text
+        return recording
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(importlib.import_module("khaljit.jit"), "record", checked)
+        yield
+
+
 @pytest.fixture(params=COLUMNS)
 def device(request: pytest.FixtureRequest) -> Iterator[Device]:
     """Each device in turn, as the current one."""
     try:
         found = kj.device(request.param)
     except kj.DeviceError as error:
+        if request.param in REQUIRED:
+            raise
         pytest.skip(f"no {request.param} device: {error.message}")
     with kj.use(found) as current:
         yield current

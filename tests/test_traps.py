@@ -23,9 +23,7 @@ from khaljit.codegen.caps import row
 from khaljit.codegen.legalise import legalise
 from khaljit.tracer.ir import effects
 from khaljit.tracer.ops import Op
-from khaljit.tracer.parsing import parse
 from khaljit.tracer.passes.pipeline import optimise
-from khaljit.tracer.text import print_trace
 from khaljit.tracer.verify import verify
 
 Rng = np.random.Generator

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 
 from khaljit.tracer import dtypes
-from khaljit.tracer.arithmetic import binary, float_function, power, select
+from khaljit.tracer.arithmetic import binary, power, select
 from khaljit.tracer.coerce import cast
 from khaljit.tracer.dtypes import bool_, f32, i32
 from khaljit.tracer.flow import Range
