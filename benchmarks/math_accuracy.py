@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-import mpmath  # type: ignore[import-untyped]  # ships no types
+import mpmath
 import numpy as np
 import scipy.special
 

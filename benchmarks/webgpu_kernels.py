@@ -53,7 +53,7 @@ def tiled(a: kj.Array2[kj.f32], b: kj.Array2[kj.f32], c: kj.Array2[kj.f32]) -> N
 
 
 PLAIN: Final[dict[str, Any]] = {"saxpy": saxpy, "matmul": matmul, "tiled": tiled}
-_SIZES_OF: Final = {"saxpy": 256, "matmul": (TILE, TILE), "tiled": (TILE, TILE)}
+_SIZES_OF: Final[dict[str, Any]] = {"saxpy": 256, "matmul": (TILE, TILE), "tiled": (TILE, TILE)}
 FAST: Final[dict[str, Any]] = {
     name: kj.jit(workgroup=_SIZES_OF[name], fastmath=True)(kernel.__wrapped__)
     for name, kernel in PLAIN.items()

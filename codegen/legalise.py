@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 from khaljit.codegen import fused, integers, remainder, rounding, widen
 from khaljit.codegen.atomics import atomics_on_bits
 from khaljit.codegen.caps import ROWS, Caps
-from khaljit.codegen.math.expand import expand
+from khaljit.codegen.math.expand import BRANCHING, expand
 from khaljit.codegen.narrow import carry_narrow
 from khaljit.codegen.writing import Writer
 from khaljit.tracer.dtypes import DType, bf16, f16, f32, f64
@@ -102,12 +102,30 @@ def _check_shared(trace: Trace, caps: Caps) -> None:
         )
 
 
-class _Elementary(Rewriter):
-    """Expands the elementary functions."""
+class _Expanding(Rewriter):
+    """Expands operations, some into control flow.
+
+    Control flow stands in a region, and so do the values it gives: when that region closes, what
+    was built in it is forgotten, and a use elsewhere builds it again.
+    """
 
     def __init__(self, trace: Trace, caps: Caps) -> None:
         super().__init__(trace)
         self.caps: Final = caps
+        self.branches = 0  # expansions into control flow so far
+
+    def region(self, region: Region) -> Walk[Region]:
+        branches, known = self.branches, len(self.values)
+        closed = yield super().region(region)
+        if self.branches > branches:
+            while len(self.values) > known:
+                self.values.popitem()
+        result: Region = closed
+        return result
+
+
+class _Elementary(_Expanding):
+    """Expands the elementary functions."""
 
     def pure(self, value: Value, args: tuple[Value, ...]) -> Value:
         fastmath = self.trace.options.fastmath
@@ -119,30 +137,20 @@ class _Elementary(Rewriter):
         return self._expanded(value.op, args)
 
     def _expanded(self, op: Op, args: tuple[Value, ...]) -> Value:
-        return expand(self.builder, op, args, self.trace.options.fastmath)
+        self.branches += op in BRANCHING
+        return expand(self.builder, op, args, self.trace.options.fastmath, branch=True)
 
 
-class _Operations(Rewriter):
+class _Operations(_Expanding):
     """Expands what else the row lacks, and refuses what has no expansion."""
 
     def __init__(self, trace: Trace, caps: Caps) -> None:
-        super().__init__(trace)
-        self.caps: Final = caps
+        super().__init__(trace, caps)
         self.write: Final = Writer(self.builder, self.built)
-        self.loops = 0
 
     def dtype(self, dtype: DType) -> DType:
         self._check(dtype)
         return dtype
-
-    def region(self, region: Region) -> Walk[Region]:
-        loops, known = self.loops, len(self.values)
-        closed = yield super().region(region)
-        if self.loops > loops:
-            while len(self.values) > known:
-                self.values.popitem()
-        result: Region = closed
-        return result
 
     def pure(self, value: Value, args: tuple[Value, ...]) -> Value:
         if value.dtype is not None:
@@ -176,7 +184,7 @@ class _Operations(Rewriter):
                 expansion = fused.fma_in_integers
         if expansion is None:
             return self.builder.pure(op, args)
-        self.loops += expansion in _LOOPS
+        self.branches += expansion in _LOOPS
         return expansion(self.write, *args)
 
     # Effects.

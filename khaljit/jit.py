@@ -236,7 +236,7 @@ class Kernel:
         self, groups: Grid | Indirect, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         """Run on the device where the arrays live."""
-        if kwargs or not self._again(groups, args):
+        if kwargs or not self._recent or not self._again(groups, args):
             self.prepare(groups, args, kwargs).launch()
 
     def prepare(
@@ -265,7 +265,7 @@ class Kernel:
             plan.written,
             plan.strides,
         )
-        if not kwargs and not self._constants:
+        if plan.loaded.binds and not kwargs and not self._constants:
             self._remember(args, call, dispatch, plan)
         return dispatch
 
@@ -301,8 +301,6 @@ class Kernel:
         if pattern is None or not call.operands or 0 in dispatch.groups:  # type: ignore[operator]
             return
         bound = plan.loaded.bind(call.operands, dispatch.groups)  # type: ignore[arg-type]
-        if bound is None:
-            return
 
         def forget(_: object) -> None:
             recent.pop(identity, None)

@@ -70,7 +70,8 @@ def test_casts_of_literals_are_values_of_the_kernel(device: Device) -> None:
         out[1] = kj.i32(7) % kj.i32(0)
         out[2] = kj.i32(kj.i32(7) / kj.i32(2) * 2)
         half[0] = kj.bf16(0.5) + kj.bf16(1)
-        assert (kj.i32(1) / kj.i32(2)).dtype is kj.f32
+        quotient: Any = kj.i32(1) / kj.i32(2)
+        assert quotient.dtype is kj.f32
 
     out, half = np.zeros(3, np.int32), np.zeros(1, np.uint16)
     kernel[1](out, half)
@@ -82,7 +83,7 @@ def test_several_ends_of_a_loop_may_settle_one_type(device: Device) -> None:
     @kj.jit
     def kernel(a: kj.Array1[kj.f16], out: kj.Array1[kj.f16]) -> None:
         i = kj.global_id(0)
-        total = 1
+        total: Any = 1
         for k in range(4):
             total = total + a[i]
             if k == 1:
@@ -95,7 +96,7 @@ def test_several_ends_of_a_loop_may_settle_one_type(device: Device) -> None:
     kernel[3](a, out)
     expected = []
     for x in a:
-        total = np.float16(1)
+        total: Any = np.float16(1)
         for k in range(4):
             total = total + x
             total = total if k == 1 else total * x

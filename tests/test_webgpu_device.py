@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ Rng = np.random.Generator
 def double(a: kj.Array1[kj.f32]) -> None:
     i = kj.global_id(0)
     a[i] = a[i] * 2.0
+
+
+FACTOR = 1.0
 
 
 @kj.jit
@@ -305,6 +309,68 @@ def test_bind_groups_go_with_their_buffers(gpu: WebGpuDevice) -> None:
     assert len(gpu.groups) <= before
     double[16](first)
     assert len(gpu.groups) <= before
+
+
+def test_a_launch_like_one_before_takes_new_numbers(gpu: WebGpuDevice) -> None:
+    @kj.jit
+    def put(a: kj.Array1[kj.f32], at: Any, value: kj.f32, b: Any) -> None:
+        a[at] = value + b
+
+    array, other = gpu.zeros(12), gpu.zeros(12)
+    for at in range(4):
+        put[1](array, at, 0.5 * at, 1)
+    for at in range(4, 8):
+        put[1](array, at, at, 2.5)
+    for at in range(4):
+        put[1](other, at, 9.0, at)
+    for at in range(8, 10):
+        put[1](array, at, float(at), True)
+    with pytest.raises(kj.ArgumentOverflowError, match="cannot hold it"):
+        put[1](array, 1 << 40, 0.0, 1)
+    with pytest.raises(kj.ArgumentTypeError, match="parameter value"):
+        put[1](array, 1, "1", 1)
+    put[0](array, 0, 99.0, 1)
+    expected = [1, 1.5, 2, 2.5, 6.5, 7.5, 8.5, 9.5, 9, 10, 0, 0]
+    assert array.numpy().tolist() == expected
+    assert other.numpy()[:4].tolist() == [9, 10, 11, 12]
+    assert put.cache_info()["recorded"] == 3
+
+
+def test_a_launch_like_one_before_sees_changed_globals(
+    gpu: WebGpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @kj.jit
+    def grow(a: kj.Array1[kj.f32]) -> None:
+        a[kj.global_id(0)] *= FACTOR
+
+    array = gpu.full(3, 1.0)
+    for factor in (2.0, 2.0, 2.0, 3.0, 3.0, 3.0):
+        monkeypatch.setattr(sys.modules[__name__], "FACTOR", factor)
+        grow[3](array)
+    assert array.numpy().tolist() == [216.0] * 3
+
+
+def test_a_profile_sees_launches_like_those_before_it(gpu: WebGpuDevice) -> None:
+    array = gpu.zeros(16)
+    for _ in range(3):
+        double[16](array)
+    with gpu.profile() as profile:
+        double[16](array)
+    assert [entry.label for entry in profile.entries()] == ["double"]
+
+
+def test_remembered_launches_keep_no_array_alive(gpu: WebGpuDevice) -> None:
+    array = gpu.zeros(16)
+    for _ in range(3):
+        double[16](array)
+    gpu.synchronize()
+    buffer, view = weakref.ref(array.buffer), weakref.ref(array)
+    remembered = len(double._recent)
+    del array
+    gc.collect()
+    assert view() is None
+    assert buffer() is None
+    assert len(double._recent) == remembered - 1
 
 
 def test_staging_buffers_are_used_again(gpu: WebGpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -108,8 +108,8 @@ class Array(Proxy):
         keys = key if isinstance(key, tuple) else tuple(key) if isinstance(key, Vector) else (key,)
         if len(keys) != self.ndim:
             fail(
-                f"{self.name} has {self.ndim} {'axis' if self.ndim == 1 else 'axes'} and is indexed "
-                f"with {len(keys)}",
+                f"{self.name} has {self.ndim} {'axis' if self.ndim == 1 else 'axes'} and is "
+                f"indexed with {len(keys)}",
                 f"write {self.name}[{', '.join('ijk'[: self.ndim]) or '()'}]",
             )
         return tuple(self._index(recorder, item) for item in keys)

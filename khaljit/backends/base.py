@@ -64,6 +64,8 @@ class Target(ABC):
 class Loaded(ABC):
     """An artifact that a device has loaded."""
 
+    binds: ClassVar[bool] = False  # `bind` is worth its while
+
     @abstractmethod
     def launch(
         self,
@@ -76,10 +78,10 @@ class Loaded(ABC):
 
     def bind(
         self, operands: Sequence[Operand], groups: Grid
-    ) -> Callable[[Sequence[int | float | bool]], None] | None:
-        """A launch with these arrays on this grid that takes only numbers; it keeps no array alive,
-        and nobody calls it when one is gone. None where that is no quicker than `launch`."""
-        return None
+    ) -> Callable[[Sequence[int | float | bool]], None]:
+        """A launch with these arrays on this grid that takes only numbers, where `binds` says that
+        this is quicker than `launch`. Nobody calls it when one of the arrays is gone."""
+        return lambda numbers: self.launch(operands, numbers, groups)
 
 
 class Timer(ABC):

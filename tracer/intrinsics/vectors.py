@@ -94,7 +94,7 @@ VECTORS: Final = tuple(_VECTORS.values())
 def vec(count: int, dtype: DType) -> VectorType:
     """The vector type of 2 to 4 components of a dtype.
 
-    >>> vec(3, dtypes.f32)
+    >>> vec(3, f32)
     vec3
     """
     if count not in (2, 3, 4):

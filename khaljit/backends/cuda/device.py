@@ -13,7 +13,8 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 import numpy as np
@@ -23,7 +24,7 @@ from khaljit.backends.base import Device, Loaded, Timer
 from khaljit.backends.cuda import driver
 from khaljit.backends.cuda.driver import Context, DriverError, call
 from khaljit.backends.cuda.foreign import ForeignLoaded
-from khaljit.backends.cuda.kernel import CudaKernel
+from khaljit.backends.cuda.kernel import CudaKernel, chosen_stream, hand_back
 from khaljit.backends.cuda.memory import Events, Memory, MemoryInfo, Pinned
 from khaljit.backends.cuda.streams import CHOSEN, Stream, stream_of
 from khaljit.backends.cuda.target import Cuda, architecture_for
@@ -139,11 +140,12 @@ class CudaDevice(MemoryDevice):
         """The stream that work goes to: the one of `kj.stream`, or the device's own."""
         return CHOSEN.get() or self.own
 
-    def use(self, memory: Memory) -> int:
-        """The handle of the current stream, once it waits for what else is done with the memory."""
-        stream = CHOSEN.get() or self.own
-        self.order(memory, stream)
-        return stream.handle
+    @contextmanager
+    def use(self, *memories: Memory) -> Iterator[int]:
+        """The handle of the stream for work on some memory, in the order of all who use that."""
+        stream = chosen_stream(self, memories)
+        yield stream.handle
+        hand_back(self, memories, stream)
 
     def order(self, memory: Memory, stream: Stream) -> None:
         """Let a stream wait for the one that used a piece of memory last."""
@@ -236,16 +238,17 @@ class CudaDevice(MemoryDevice):
     def upload(self, buffer: Memory, offset: int, data: np.ndarray[Any, Any]) -> None:
         """Copy from the host, whose memory is read before this returns."""
         self.enter()
-        stream, to = self.use(buffer), buffer.address + offset
-        if data.nbytes > STAGED:
-            self.call("cuMemcpyHtoDAsync", to, data.ctypes.data, data.nbytes, stream)
-            return
-        piece = self.pinned.take(data.nbytes)
-        ctypes.memmove(piece.address, data.ctypes.data, data.nbytes)
-        self.call("cuMemcpyHtoDAsync", to, piece.address, data.nbytes, stream)
-        event = self.events.take()
-        self.call("cuEventRecord", event, stream)
-        self.pinned.give_after(event, piece)
+        to, size = buffer.address + offset, data.nbytes
+        with self.use(buffer) as stream:
+            if size > STAGED:
+                self.call("cuMemcpyHtoDAsync", to, data.ctypes.data, size, stream)
+                return
+            piece = self.pinned.take(size)
+            ctypes.memmove(piece.address, data.ctypes.data, size)
+            self.call("cuMemcpyHtoDAsync", to, piece.address, size, stream)
+            event = self.events.take()
+            self.call("cuEventRecord", event, stream)
+            self.pinned.give_after(event, piece)
 
     def download(self, buffer: Memory, offset: int, nbytes: int) -> Fetch:
         """Copy to pinned memory, behind what the stream holds."""
@@ -258,9 +261,9 @@ class CudaDevice(MemoryDevice):
             return super().read(array)
         self.enter()
         host = np.empty(host_shape(array), host_dtype(array.dtype))
-        stream = self.use(array.buffer)
-        self.call("cuMemcpyDtoHAsync", host.ctypes.data, array.address, host.nbytes, stream)
-        self.call("cuStreamSynchronize", stream, what="waiting for the GPU")
+        with self.use(array.buffer) as stream:
+            self.call("cuMemcpyDtoHAsync", host.ctypes.data, array.address, host.nbytes, stream)
+            self.call("cuStreamSynchronize", stream, what="waiting for the GPU")
         return host
 
     def copy_bytes(
@@ -268,14 +271,9 @@ class CudaDevice(MemoryDevice):
     ) -> None:
         """Copy on the device."""
         self.enter()
-        self.use(source)
-        self.call(
-            "cuMemcpyDtoDAsync",
-            target.address + target_offset,
-            source.address + source_offset,
-            nbytes,
-            self.use(target),
-        )
+        to, start = target.address + target_offset, source.address + source_offset
+        with self.use(source, target) as stream:
+            self.call("cuMemcpyDtoDAsync", to, start, nbytes, stream)
 
     # Other GPUs.
 
@@ -308,23 +306,24 @@ class CudaDevice(MemoryDevice):
         event = before.events.take()
         before.call("cuEventRecord", event, source.buffer.stream.handle)
         after.enter()
-        stream = after.use(target.buffer)
-        after.call("cuStreamWaitEvent", stream, event, 0)
+        with after.use(target.buffer) as stream:
+            after.call("cuStreamWaitEvent", stream, event, 0)
+            after.call(
+                "cuMemcpyPeerAsync",
+                target.address,
+                after.context.handle,
+                source.address,
+                before.context.handle,
+                source.nbytes,
+                stream,
+                what=f"copying from {before} to {after}",
+            )
+            done = after.events.take()
+            after.call("cuEventRecord", done, stream)
         before.events.give(event)
-        after.call(
-            "cuMemcpyPeerAsync",
-            target.address,
-            after.context.handle,
-            source.address,
-            before.context.handle,
-            source.nbytes,
-            stream,
-            what=f"copying from {before} to {after}",
-        )
-        done = after.events.take()
-        after.call("cuEventRecord", done, stream)
         before.enter()
-        before.call("cuStreamWaitEvent", source.buffer.stream.handle, done, 0)
+        for one in {source.buffer.stream, source.buffer.home or source.buffer.stream}:
+            before.call("cuStreamWaitEvent", one.handle, done, 0)
         after.events.give(done)
 
     def adopt_memory(
@@ -433,13 +432,12 @@ class Fetch:
         self._keep: Final = buffer
         self._nbytes: Final = nbytes
         self._piece: Final = device.pinned.take(max(nbytes, 1))
-        stream = device.use(buffer)
-        if nbytes:
-            device.call(
-                "cuMemcpyDtoHAsync", self._piece.address, buffer.address + offset, nbytes, stream
-            )
-        self._event: Final = device.events.take()
-        device.call("cuEventRecord", self._event, stream)
+        event, to, start = device.events.take(), self._piece.address, buffer.address + offset
+        with device.use(buffer) as stream:
+            if nbytes:
+                device.call("cuMemcpyDtoHAsync", to, start, nbytes, stream)
+            device.call("cuEventRecord", event, stream)
+        self._event: Final = event
 
     def __del__(self) -> None:
         event = getattr(self, "_event", None)

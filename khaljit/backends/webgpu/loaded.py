@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 import numpy as np
 
@@ -59,6 +59,8 @@ class _Variant:
 @final
 class WebGpuLoaded(Loaded):
     """A kernel with its variants."""
+
+    binds: ClassVar[bool] = True
 
     def __init__(self, device: WebGpuDevice, artifact: Artifact, trace: Trace) -> None:
         self._device: Final = device
