@@ -48,6 +48,11 @@ class Program:
     defect: str | None
     plain: bool  # plain Python, one invocation after another, gives the same
 
+    @property
+    def floats(self) -> bool:
+        """Whether it computes with floats."""
+        return any(one.dtype.is_float for one in self.arrays)
+
 
 def edges(dtype: DType) -> list[Any]:
     """Values that go wrong first; for bf16 its bits."""

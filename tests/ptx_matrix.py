@@ -1,8 +1,8 @@
 """A plugin for pytest: every kernel that the interpreter runs is also made into PTX for all
 architectures and assembled, many to a module; what ptxas says goes to a file.
 
-``python -m pytest -p tests.ptx_matrix -k interpreter tests/test_matrix.py``, with the file's path in
-``KHALJIT_TEST_REPORT``.
+``python -m pytest -p tests.ptx_matrix -k interpreter tests/test_matrix.py``, with the path of the
+file in ``KHALJIT_TEST_REPORT``.
 """
 
 from __future__ import annotations
@@ -93,7 +93,9 @@ def _assemble(kernels: list[tuple[str, str]], sm: str) -> list[str]:
     for number, (_, text) in enumerate(kernels):
         body = _NAMES.sub(rf"\1_{number}", text.partition(_HEAD)[2])
         bodies.append(body.replace(".entry kernel(", f".entry kernel_{number}(", 1))
-    version = max(re.findall(r"\.version (\d+)\.(\d+)", "".join(heads)), key=lambda v: (*map(int, v),))
+    version = max(
+        re.findall(r"\.version (\d+)\.(\d+)", "".join(heads)), key=lambda v: (*map(int, v),)
+    )
     text = f".version {'.'.join(version)}\n.target {sm}\n{_HEAD}" + "\n".join(bodies)
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "kernels.ptx"

@@ -705,6 +705,22 @@ def remembered(x: int) -> int:
     return x + NUMBERS[0]
 
 
+class Money:
+    """With operators, which run as they are."""
+
+    def __init__(self, amount: int) -> None:
+        self.amount = amount
+
+    def __mul__(self, other: Any) -> Any:
+        return self.amount * other
+
+    def __iter__(self) -> Any:
+        return iter((self.amount, 1))
+
+
+MONEY = Money(4)
+
+
 READERS: dict[str, Callable[[], Any]] = {
     "get": lambda: NAMED.get("x"),
     "items": lambda: sum(value for _, value in NAMED.items()),
@@ -719,6 +735,8 @@ READERS: dict[str, Callable[[], Any]] = {
     "default of a keyword": lambda: configured(1),
     "getattr": lambda: getattr(BOX, "factor"),  # noqa: B009  # as users write it
     "hasattr": lambda: 1 if hasattr(BOX, "more") else 0,
+    "operator": lambda: MONEY * 2,
+    "iteration": lambda: max(one for one in MONEY),
     "lru_cache": lambda: remembered(1),
     "method of an array": lambda: float(TABLE.max()),
     "function of an array": lambda: float(np.sum(TABLE)),
@@ -742,7 +760,7 @@ def test_a_change_of_what_is_captured_is_seen_however_it_is_read(way: str) -> No
             assert a[0] == reader()
         assert kernel.cache_info()["recorded"] == 1
         NUMBERS[:] = [50, 60, 70, 80]
-        NAMED["x"] = TABLE[0] = BOX.factor = 50
+        NAMED["x"] = TABLE[0] = BOX.factor = MONEY.amount = 50
         GROWING.add(50)
         vars(BOX)["more"] = 1
         kernel[1](a)
@@ -754,7 +772,7 @@ def test_a_change_of_what_is_captured_is_seen_however_it_is_read(way: str) -> No
         NAMED.update(before[1])
         GROWING.intersection_update(before[2])
         TABLE[:] = before[3]
-        BOX.factor = before[4]
+        BOX.factor = MONEY.amount = before[4]
         vars(BOX).pop("more", None)
 
 

@@ -8,6 +8,9 @@ import numpy as np
 import pytest
 
 from khaljit.codegen.caps import row
+from khaljit.codegen.llvm.assemble import assemble
+from khaljit.codegen.llvm.emit import LlvmEmitter
+from khaljit.codegen.llvm.target import LEVELS, CpuTarget
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import ALL, INTEGERS, DType, bool_, f16, f32, f64, i32
 from khaljit.tracer.floats import Array
@@ -16,7 +19,7 @@ from khaljit.tracer.ir import Access, Trace, Value
 from khaljit.tracer.numerics import memory_type
 from khaljit.tracer.ops import COMPARISONS, OPS, Op
 from tests.building import array_param, bits_equal, edge_values, kernel
-from tests.running import compile_trace, levels_here
+from tests.running import compile_trace, legal, levels_here
 
 COUNT = 1000 - 3  # no multiple of any number of lanes
 
@@ -85,6 +88,19 @@ def test_operations_give_what_the_interpreter_gives(dtype: DType, level: str) ->
     for (name, _), result, out, want in zip(chosen, results, outs, wanted, strict=True):
         good = bits_equal(result, out, want)
         assert good.all(), describe(name, operands, out, want, good)
+
+
+@pytest.mark.parametrize("level", [one for one in LEVELS if one not in levels_here()])
+@pytest.mark.parametrize("dtype", ALL, ids=lambda t: t.name)
+def test_operations_are_whole_objects_for_processors_that_are_not_here(
+    dtype: DType, level: str
+) -> None:
+    """Assembling scans the object: it calls nothing."""
+    if dtype not in row(f"llvm:{level}").dtypes:
+        pytest.skip(f"{level} has no {dtype.name}")
+    target = CpuTarget(level)
+    trace, _ = all_at_once(dtype, makes(dtype, level))
+    assert assemble(LlvmEmitter(target).emit(legal(trace, level)).text, target)
 
 
 def describe(name: str, operands: list[Array], out: Array, want: Array, good: Array) -> str:

@@ -193,7 +193,7 @@ def renamed(function: Any) -> Any:
 def test_decorators_may_be_stacked_and_hold_brackets() -> None:
     """triton-lang/triton#1589, triton-lang/triton#5224."""
 
-    @kj.jit(workgroup=(8, (1, 2)[0]), name=("%s)" % "(x"))
+    @kj.jit(workgroup=(8, (1, 2)[0]), name="(x)".strip())
     @renamed
     @renamed
     # a comment, and parameters on lines of their own

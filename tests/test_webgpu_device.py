@@ -328,7 +328,7 @@ def test_a_launch_like_one_before_takes_new_numbers(gpu: WebGpuDevice) -> None:
     with pytest.raises(kj.ArgumentOverflowError, match="cannot hold it"):
         put[1](array, 1 << 40, 0.0, 1)
     with pytest.raises(kj.ArgumentTypeError, match="parameter value"):
-        put[1](array, 1, "1", 1)
+        put[1](array, 1, "1", 1)  # type: ignore[arg-type]
     put[0](array, 0, 99.0, 1)
     expected = [1, 1.5, 2, 2.5, 6.5, 7.5, 8.5, 9.5, 9, 10, 0, 0]
     assert array.numpy().tolist() == expected

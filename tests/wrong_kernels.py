@@ -4,7 +4,7 @@ Each function takes arrays ``a`` (f32), ``n`` (i32), ``u`` (u32), all of 8 eleme
 the golden files hold the source line, and ``LINE`` for its number.
 """
 
-# ruff: noqa: B018
+# ruff: noqa: B018, SIM105
 from __future__ import annotations
 
 from typing import Any
@@ -221,3 +221,8 @@ def recursion(a: Any, n: Any, u: Any) -> None:
 def walrus_in_condition(a: Any, n: Any, u: Any) -> None:
     if n[0] > 0 and (y := n[1]) > 0:
         n[0] = y
+
+
+def function_chosen_at_run_time(a: Any, n: Any, u: Any) -> None:
+    double = (lambda x: x + 1) if n[0] > 0 else (lambda x: x * 2)
+    a[0] = double(a[0])

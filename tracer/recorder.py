@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
@@ -83,16 +83,39 @@ def _equal(a: object, b: object) -> bool:
 
 
 _CONTAINERS: Final = (list, dict, set, deque)
+# Special methods that Python calls without a hook's knowledge.
+_OPERATORS: Final = {
+    *({*dir(int), *dir(list)} - {*dir(object), "__getitem__", "__len__"}),
+    *("__matmul__", "__rmatmul__", "__lt__", "__le__", "__gt__", "__ge__"),
+}
 
 
-def _contents(container: Any) -> tuple[object, ...]:
-    if isinstance(container, dict):
-        return (*container, *container.values())
-    return tuple(container)
+@functools.cache
+def _has_operators(kind: type) -> bool:
+    """Whether a class of the user's has operators of its own, which run without hooks."""
+    return kind.__module__.partition(".")[0] not in ("khaljit", "numpy") and any(
+        name.startswith("__") and isinstance(getattr(kind, name, None), FunctionType)
+        for name in _OPERATORS
+    )
+
+
+def _guarded_whole(value: object) -> bool:
+    """Whether what is read of an object from outside is not seen to be read."""
+    return isinstance(value, _CONTAINERS) or (
+        hasattr(value, "__dict__") and _has_operators(type(value))
+    )
+
+
+def _contents(value: Any) -> tuple[object, ...]:
+    if not isinstance(value, _CONTAINERS):
+        value = vars(value)
+    if isinstance(value, dict):
+        return (*value, *value.values())
+    return tuple(value)
 
 
 def _unchanged(container: object, contents: tuple[object, ...]) -> bool:
-    """Whether a captured list, dict, set or deque still holds the very same items."""
+    """Whether a captured container or object still holds the very same items."""
     now = _contents(container)
     return len(now) == len(contents) and all(map(operator.is_, now, contents))
 
@@ -175,7 +198,8 @@ class Recorder:
     def reach(self, value: object) -> None:
         """Remember that an object came from outside, so that what is read of it is guarded.
 
-        Containers are guarded as a whole, since not every way of reading one passes a hook.
+        Containers, and objects with operators of their own, are guarded as a whole, since not
+        every way of reading one passes a hook.
         """
         pending = [value]
         while pending:
@@ -183,7 +207,7 @@ class Recorder:
             if id(one) in self.outside:
                 continue
             self.outside[id(one)] = one
-            if isinstance(one, _CONTAINERS):
+            if _guarded_whole(one):
                 contents = _contents(one)
                 key, read = ("items", id(one)), functools.partial(_unchanged, one, contents)
                 self.guards[key] = Guard(f"a captured {type(one).__name__}", read, True)

@@ -39,7 +39,12 @@ Leaf = object  # a Scalar, a literal, or a NumPy scalar
 
 
 class ChangedError(Exception):
-    """Paths disagree about what a variable is; the message says how."""
+    """Paths disagree about what a variable is; the message says how.
+
+    ``host`` marks two objects of the host, which no cast makes one.
+    """
+
+    host = False
 
 
 @final
@@ -165,6 +170,13 @@ def _strong_type(leaf: Leaf) -> DType | None:
 
 def disagreement(name: str, error: ChangedError, where: str) -> TraceError:
     """The error for a variable whose paths disagree."""
+    if error.host:
+        return TraceError(
+            f"{name} is another object on each path {where}: {error}",
+            at=user_site(),
+            mend="only numbers, vectors and tuples of these are chosen when the kernel runs: do "
+            "on each path what the object is for",
+        )
     return TraceError(
         f"the type of {name} changes {where}: {error}",
         at=user_site(),
@@ -175,4 +187,6 @@ def disagreement(name: str, error: ChangedError, where: str) -> TraceError:
 
 def different(a: object, b: object) -> ChangedError:
     """For two values of different shape."""
-    return ChangedError(f"{describe(a)} on one path and {describe(b)} on another")
+    error = ChangedError(f"{describe(a)} on one path and {describe(b)} on another")
+    error.host = type(a) is type(b) and not isinstance(a, Scalar | Vector | tuple | list)
+    return error

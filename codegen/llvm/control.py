@@ -16,17 +16,16 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, final
 
-from khaljit.codegen.llvm.arithmetic import compute
 from khaljit.codegen.llvm.atomics import atomic
 from khaljit.codegen.llvm.code import Code
 from khaljit.codegen.llvm.collectives import collective
 from khaljit.codegen.llvm.conditions import all_lanes
-from khaljit.codegen.llvm.forms import TYPES, literal
+from khaljit.codegen.llvm.flow import Edge, Flow, Names, position
 from khaljit.codegen.llvm.memory import load, store
+from khaljit.codegen.llvm.pure import pure, settled
 from khaljit.codegen.llvm.report import report_failure
 from khaljit.codegen.llvm.strided import find_group, store_group
-from khaljit.codegen.llvm.values import SCALAR, Held, Mask
-from khaljit.tracer.dtypes import f32, f64
+from khaljit.codegen.llvm.values import Held, Mask
 from khaljit.tracer.ir import Region, Value, effects
 from khaljit.tracer.ops import Op
 from khaljit.tracer.uniformity import Scope
@@ -39,18 +38,6 @@ CHEAP: Final = 16
 
 # Lanes leave a loop in few of its iterations: registers are for the others.
 RARELY: Final = ', !prof !{!"branch_weights", i32 1, i32 30}'
-
-Names = tuple[str, ...]  # of one scalar, or of the vectors of a value
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Edge:
-    """One way into a join: from a block, with these lanes active and these values."""
-
-    block: str
-    mask: Mask
-    values: tuple[Names, ...]
 
 
 @final
@@ -115,6 +102,7 @@ class Walk:
     def __init__(self, code: Code, end: str) -> None:
         self.code: Final = code
         self.w: Final = code.w
+        self.flow: Final = Flow(code)
         self._escape = Escape(end)
         self._loops: Final[list[Loop]] = []
         self._emitters: Final[dict[Op, Callable[[Value], None]]] = {
@@ -139,7 +127,7 @@ class Walk:
         waiting = 0
         for k, item in enumerate(items):
             if not item.is_effect:
-                self.code.values.hold(item, self.pure(item))
+                self.code.values.hold(item, pure(self.code, item))
             elif item.op is Op.STORE:
                 if not waiting:
                     group = find_group(self.code, item, islice(items, k, None)) or [item]
@@ -177,69 +165,8 @@ class Walk:
             self._escape = inner
         return None
 
-    def pure(self, value: Value) -> Held:
-        """A pure value, by scalar instructions where its lanes are told by one."""
-        code = self.code
-        if value.op is Op.ID:
-            return self._id(value)
-        if value.op in (Op.SCALAR, Op.SHAPE, Op.STRIDE):
-            return code.values.get(value)
-        operands = [code.values.get(operand) for operand in value.args]
-        if all(operand.uniform for operand in operands):
-            return Held(value.type, self._scalar(value, operands))
-        stride = code.stride(value)
-        if stride is not None and all(operand.affine for operand in operands):
-            return Held(value.type, self._scalar(value, operands), stride)
-        if stride is not None and all(operand.linear for operand in operands):
-            return self._by_parts(value, operands, stride)
-        vectors = [code.values.vector(operand) for operand in operands]
-        if value.op is Op.SELECT and operands[0].uniform:
-            return self._select_vectors(value, operands[0].base, vectors)
-        width = code.lanes.width
-        parts = [compute(self.w, width, value, part) for part in zip(*vectors, strict=True)]
-        return self._settled(value, Held(value.type, parts=tuple(parts)))
-
-    def _scalar(self, value: Value, operands: list[Held]) -> str:
-        return compute(self.w, SCALAR, value, tuple(operand.base for operand in operands))
-
-    def _by_parts(self, value: Value, operands: list[Held], stride: int) -> Held:
-        """By a scalar instruction for each part; parts with the same operands share it."""
-        made: dict[Names, str] = {}
-        of_parts = zip(*(self.code.values.bases(operand) for operand in operands), strict=True)
-        keys = list(of_parts)
-        for key in keys:
-            if key not in made:
-                made[key] = compute(self.w, SCALAR, value, key)
-        return Held(value.type, stride=stride, bases=tuple(made[key] for key in keys))
-
-    def _select_vectors(self, value: Value, condition: str, vectors: list[tuple[str, ...]]) -> Held:
-        """By a scalar condition, all lanes at once."""
-        t = self.code.lanes.width.type(value.type)
-        parts = (
-            self.w.let(f"select i1 {condition}, {t} {yes}, {t} {no}")
-            for yes, no in zip(vectors[1], vectors[2], strict=True)
-        )
-        return Held(value.type, parts=tuple(parts))
-
-    def _settled(self, value: Value, held: Held) -> Held:
-        """A value that is known to be uniform becomes a scalar."""
-        if not held.parts or not self.code.uniform(value):
-            return held
-        lane = self.code.lanes.first(self.code.mask)
-        return Held(value.type, self.code.one_of(held, lane))
-
-    def _id(self, value: Value) -> Held:
-        assert isinstance(value.attr, tuple)
-        stride = self.code.stride(value)
-        assert stride is not None
-        bases = self.code.row_ids.get(value.attr)
-        if bases is not None:
-            return Held(value.type, stride=stride, bases=bases)
-        base = self.code.ids[value.attr]
-        return Held(value.type, base, stride, literal=stride == 0 and not base.startswith("%"))
-
     def _load(self, value: Value) -> None:
-        self.code.values.hold(value, self._settled(value, load(self.code, value)))
+        self.code.values.hold(value, settled(self.code, value, load(self.code, value)))
 
     def _atomic(self, value: Value) -> None:
         held = atomic(self.code, value)
@@ -247,7 +174,7 @@ class Walk:
             self.code.values.hold(value, held)
 
     def _collective(self, value: Value) -> None:
-        self.code.values.hold(value, self._settled(value, collective(self.code, value)))
+        self.code.values.hold(value, settled(self.code, value, collective(self.code, value)))
 
     # Leaving.
 
@@ -273,74 +200,6 @@ class Walk:
         some = self.code.lanes.any(mask)
         self._escape.blocks.append(self.w.block)
         self.w.fork(some, yes=False, to=self._escape.label)
-
-    # Values that flow from one block to another: a scalar or vectors, as the analysis says.
-
-    def _type(self, value: Value) -> str:
-        lanes = self.code.lanes
-        return TYPES[value.type] if self._told_by_one(value) else lanes.width.type(value.type)
-
-    def _told_by_one(self, value: Value) -> bool:
-        return self.code.told(value) is not None
-
-    def _names(self, target: Value, held: Held) -> Names:
-        """A value in the form that the parameter or result it flows to has."""
-        if not self._told_by_one(target):
-            return self.code.values.vector(held)
-        if held.affine:
-            return (held.base,)
-        return (self.code.one_of(held, self.code.lanes.first(self.code.mask)),)
-
-    def _nothing(self, target: Value) -> Names:
-        """What flows where no lane does."""
-        if self._told_by_one(target):
-            return ("0.0" if target.type in (f32, f64) else literal(target.type, 0),)
-        return ("zeroinitializer",) * self.code.lanes.parts
-
-    def _held(self, target: Value, names: Names) -> Held:
-        if self._told_by_one(target):
-            return Held(target.type, names[0], self.code.told(target) or 0)
-        return Held(target.type, parts=names)
-
-    def _results(self, node: Value) -> list[Value]:
-        return self.code.results.get(node, [])
-
-    def _yielded(self, node: Value, values: tuple[Held, ...]) -> tuple[Names, ...]:
-        """What an arm yields, in the form that the results of its ``if`` have."""
-        return tuple(
-            self._names(result, values[position(result)]) for result in self._results(node)
-        )
-
-    def _no_values(self, node: Value) -> tuple[Names, ...]:
-        return tuple(self._nothing(result) for result in self._results(node))
-
-    def _join(self, node: Value, label: str, edges: list[Edge]) -> tuple[Names, ...]:
-        """Open a join; gives the results and leaves the mask of the edge that control came by."""
-        self.w.open(label)
-        self.code.mask = self._join_masks(edges)
-        return tuple(
-            self._phis(self._type(result), edges, [edge.values[k] for edge in edges])
-            for k, result in enumerate(self._results(node))
-        )
-
-    def _join_masks(self, edges: list[Edge]) -> Mask:
-        masks = [edge.mask for edge in edges]
-        if all(mask is masks[0] for mask in masks):
-            return masks[0]
-        lanes = self.code.lanes
-        written = [lanes.full() if mask is None else mask for mask in masks]
-        return self._phis(lanes.mask, edges, written)
-
-    def _phis(self, type_: str, edges: list[Edge], names: list[Names]) -> Names:
-        blocks = [edge.block for edge in edges]
-        return tuple(
-            self.w.phi(type_, list(zip(part, blocks, strict=True)))
-            for part in zip(*names, strict=True)
-        )
-
-    def _hold_results(self, node: Value, names: tuple[Names, ...]) -> None:
-        for result, name in zip(self._results(node), names, strict=True):
-            self.code.values.hold(result, self._held(result, name))
 
     # Conditionals.
 
@@ -398,7 +257,7 @@ class Walk:
             self.code.values.learn(node.args[0], holds=k == 0)
             yielded = self.region(arm)
             if yielded is not None:
-                names = self._yielded(node, yielded)
+                names = self.flow.yielded(node, yielded)
                 assert self.w.block is not None
                 edges.append(Edge(self.w.block, self.code.mask, names))
                 bails.append(self.code.bail)
@@ -407,7 +266,7 @@ class Walk:
         if not edges:
             return False
         self.code.bail = bail if all(bails) else None
-        self._hold_results(node, self._join(node, join, edges))
+        self.flow.hold_results(node, self.flow.join(node, join, edges))
         return True
 
     def _blended_if(self, node: Value, condition: Names) -> None:
@@ -417,15 +276,15 @@ class Walk:
             self.code.values.enter()
             yielded = self.region(arm)
             assert yielded is not None, "a cheap arm yields"
-            arms.append(self._yielded(node, yielded))
+            arms.append(self.flow.yielded(node, yielded))
             self.code.values.leave()
         self._blend_results(node, condition, arms[0], arms[1])
 
     def _blend_results(
         self, node: Value, condition: Names, yes: tuple[Names, ...], no: tuple[Names, ...]
     ) -> None:
-        for result, a, b in zip(self._results(node), yes, no, strict=True):
-            if self._told_by_one(result):  # both arms yield the very same value
+        for result, a, b in zip(self.flow.results(node), yes, no, strict=True):
+            if self.flow.told_by_one(result):  # both arms yield the very same value
                 same = node.regions[0].end.args[position(result)]
                 self.code.values.hold(result, self.code.values.get(same))
             else:
@@ -452,9 +311,9 @@ class Walk:
         self.w.branch(lanes.any(staying), after, self._escape.label)
         self.w.open(after)
         edges = [Edge(before, mask, ()), Edge(gone.label, staying, ())]
-        code.mask = self._join_masks(edges)
+        code.mask = self.flow.join_masks(edges)
         code.values.learn(node.args[0], holds=not holds)
-        for result in self._results(node):
+        for result in self.flow.results(node):
             value = other.end.args[position(result)]
             code.values.hold(result, code.values.get(value))
         return True
@@ -496,7 +355,7 @@ class Walk:
         if len(came) == 2:
             self._blend_results(node, condition, came[0].values, came[1].values)
         else:
-            self._hold_results(node, came[0].values)
+            self.flow.hold_results(node, came[0].values)
         return True
 
     def _masked_arm(self, node: Value, arm: Region, mask: Names, *, holds: bool) -> Arm | None:
@@ -505,7 +364,7 @@ class Walk:
             self.code.values.enter()
             yielded = self.region(arm)
             assert yielded is not None, "a cheap arm yields"
-            names = self._yielded(node, yielded)
+            names = self.flow.yielded(node, yielded)
             self.code.values.leave()
             return Arm(mask, names, whole=True)
         inside, join = self.w.label(), Escape(self.w.label())
@@ -518,14 +377,16 @@ class Walk:
         if yielded is None:
             self.w.open(join.label)
             return None
-        values = self._yielded(node, yielded)
+        values = self.flow.yielded(node, yielded)
         self.code.values.leave()
         whole = self.code.mask is mask and not join.blocks
         assert self.w.block is not None
         edges = [Edge(self.w.block, self.code.mask, values)]
         nobody = mask if whole else ("zeroinitializer",) * self.code.lanes.parts
-        edges += [Edge(block, nobody, self._no_values(node)) for block in (skipped, *join.blocks)]
-        joined = self._join(node, join.label, edges)
+        edges += [
+            Edge(block, nobody, self.flow.no_values(node)) for block in (skipped, *join.blocks)
+        ]
+        joined = self.flow.join(node, join.label, edges)
         assert self.code.mask is not None
         return Arm(self.code.mask, joined, whole=whole)
 
@@ -566,41 +427,31 @@ class Walk:
         )
         for param, initial in zip(body.params, node.args, strict=True):
             if param in code.used:
-                names = self._names(param, code.values.get(initial))
-                loop.params.append((param, self._slots(self._type(param), names)))
-        for result in self._results(node):
-            slots = self._slots(self._type(result), self._nothing(result))
+                names = self.flow.names(param, code.values.get(initial))
+                loop.params.append((param, self.flow.slots(self.flow.type(param), names)))
+        for result in self.flow.results(node):
+            slots = self.flow.slots(self.flow.type(result), self.flow.nothing(result))
             loop.results.append((result, slots))
         if loop.apart:
             type_ = code.lanes.mask
-            loop.active = self._slots(type_, code.lanes.full() if code.mask is None else code.mask)
+            loop.active = self.flow.slots(
+                type_, code.lanes.full() if code.mask is None else code.mask
+            )
             none = ("zeroinitializer",) * code.lanes.parts
-            loop.continued = self._slots(type_, none)
+            loop.continued = self.flow.slots(type_, none)
             if any(effect.op is Op.RETURN for effect in effects(body)):
-                loop.left = self._slots(type_, none)
+                loop.left = self.flow.slots(type_, none)
         return loop
-
-    def _slots(self, type_: str, names: Names) -> Names:
-        slots = tuple(self.w.slot(type_) for _ in names)
-        self._to_slots(slots, type_, names)
-        return slots
-
-    def _to_slots(self, slots: Names, type_: str, names: Names) -> None:
-        for slot, name in zip(slots, names, strict=True):
-            self.w.do(f"store {type_} {name}, ptr {slot}")
-
-    def _from_slots(self, slots: Names, type_: str) -> Names:
-        return tuple(self.w.let(f"load {type_}, ptr {slot}") for slot in slots)
 
     def _enter_iteration(self, loop: Loop) -> None:
         code = self.code
         for param, slots in loop.params:
-            names = self._from_slots(slots, self._type(param))
-            code.values.hold(param, self._held(param, names))
+            names = self.flow.from_slots(slots, self.flow.type(param))
+            code.values.hold(param, self.flow.held(param, names))
         if loop.apart:
             type_ = code.lanes.mask
-            code.mask = self._from_slots(loop.active, type_)
-            self._to_slots(loop.continued, type_, ("zeroinitializer",) * code.lanes.parts)
+            code.mask = self.flow.from_slots(loop.active, type_)
+            self.flow.to_slots(loop.continued, type_, ("zeroinitializer",) * code.lanes.parts)
 
     def _end_iteration(self, loop: Loop) -> None:
         """Where lanes wait that are through with an iteration, or nobody is."""
@@ -611,8 +462,8 @@ class Walk:
             self.w.jump(loop.exit)
         elif loop.apart:
             type_ = self.code.lanes.mask
-            mask = self._from_slots(loop.continued, type_)
-            self._to_slots(loop.active, type_, mask)
+            mask = self.flow.from_slots(loop.continued, type_)
+            self.flow.to_slots(loop.active, type_, mask)
             self.w.branch(self.code.lanes.any(mask), loop.header, loop.exit)
         else:
             self.w.jump(loop.header)
@@ -626,11 +477,11 @@ class Walk:
             self._leave()  # those that came in have returned
             return False
         if loop.left:
-            code.mask = self._from_slots(loop.left, code.lanes.mask)
+            code.mask = self.flow.from_slots(loop.left, code.lanes.mask)
             self._leave_if_none()
         for result, slots in loop.results:
-            names = self._from_slots(slots, self._type(result))
-            code.values.hold(result, self._held(result, names))
+            names = self.flow.from_slots(slots, self.flow.type(result))
+            code.values.hold(result, self.flow.held(result, names))
         return True
 
     def _break(self, end: Value) -> None:
@@ -648,7 +499,7 @@ class Walk:
     def _continue(self, end: Value) -> None:
         loop = self._loops[-1]
         carried = [  # all are read before any is written
-            (param, slots, self._names(param, self.code.values.get(end.args[position(param)])))
+            (param, slots, self.flow.names(param, self.code.values.get(end.args[position(param)])))
             for param, slots in loop.params
         ]
         for param, slots, names in carried:
@@ -657,7 +508,9 @@ class Walk:
             if loop.apart:
                 type_ = self.code.lanes.mask
                 mask = self.code.mask
-                self._to_slots(loop.active, type_, self.code.lanes.full() if mask is None else mask)
+                self.flow.to_slots(
+                    loop.active, type_, self.code.lanes.full() if mask is None else mask
+                )
             self.w.jump(loop.header)
             return
         if loop.apart:
@@ -666,15 +519,15 @@ class Walk:
         self._leave()
 
     def _carry(self, target: Value, slots: Names, held: Held, *, blend: bool) -> None:
-        self._carry_names(target, slots, self._names(target, held), blend=blend)
+        self._carry_names(target, slots, self.flow.names(target, held), blend=blend)
 
     def _carry_names(self, target: Value, slots: Names, names: Names, *, blend: bool) -> None:
         """A value to its slots, in the active lanes only where others may be there already."""
-        type_ = self._type(target)
-        if blend and self.code.mask is not None and not self._told_by_one(target):
-            before = self._from_slots(slots, type_)
+        type_ = self.flow.type(target)
+        if blend and self.code.mask is not None and not self.flow.told_by_one(target):
+            before = self.flow.from_slots(slots, type_)
             names = self.code.lanes.blend(self.code.mask, target.type, names, before)
-        self._to_slots(slots, type_, names)
+        self.flow.to_slots(slots, type_, names)
 
     def _add_lanes(self, slots: Names) -> None:
         """The active lanes join those in a mask's slots."""
@@ -682,16 +535,10 @@ class Walk:
         mask = self.code.mask
         added: Names = lanes.full()
         if mask is not None:
-            either = lanes.either(self._from_slots(slots, type_), mask)
+            either = lanes.either(self.flow.from_slots(slots, type_), mask)
             assert either is not None
             added = either
-        self._to_slots(slots, type_, added)
-
-
-def position(value: Value) -> int:
-    """Which result or parameter a value is."""
-    assert isinstance(value.attr, int)
-    return value.attr
+        self.flow.to_slots(slots, type_, added)
 
 
 def own_ends(body: Region) -> list[Value]:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from khaljit.codegen.llvm.code import Code, Place
-from khaljit.codegen.llvm.control import Walk, own_ends, position
+from khaljit.codegen.llvm.control import Walk, own_ends
 from khaljit.codegen.llvm.entry import (
     Item,
     for_each_item,
@@ -25,8 +25,10 @@ from khaljit.codegen.llvm.entry import (
     rows_from,
     versions,
 )
+from khaljit.codegen.llvm.flow import position
 from khaljit.codegen.llvm.forms import TYPES
 from khaljit.codegen.llvm.plan import Plan, Segment, has_barrier
+from khaljit.codegen.llvm.pure import pure
 from khaljit.codegen.llvm.values import Held
 from khaljit.tracer.ir import Region, Space, Value
 from khaljit.tracer.ops import Op
@@ -161,7 +163,6 @@ class _Group:
         self.code: Final = code
         self.w: Final = code.w
         self._item: Final = item
-        self._walk: Final = Walk(code, item.done)
         self._plan: Final = Plan(code)
         self._slots: Final[dict[Value, str]] = {}  # of what is the same in the workgroup
         self._contexts: Final[dict[Value, int]] = {}  # offsets in the arena
@@ -188,7 +189,7 @@ class _Group:
                 if not self._loop(piece):
                     return False
             else:
-                self.code.values.hold(piece, self._walk.pure(piece))
+                self.code.values.hold(piece, pure(self.code, piece))
         return self._end(region.end)
 
     def _end(self, end: Value) -> bool:
@@ -279,7 +280,7 @@ class _Group:
             if value in self._plan.spilled:
                 code.values.hold(value, self._load_context(value))
             else:
-                code.values.hold(value, self._walk.pure(value))
+                code.values.hold(value, pure(self.code, value))
 
         def run(walk: Walk) -> None:
             if walk.run(tuple(segment.items)):

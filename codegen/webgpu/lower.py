@@ -49,11 +49,13 @@ class Variant:
             each its own. The host maps those that live in one buffer to one binding.
         fold: see `Interface.folded`.
         group: the workgroup of kernels that leave it to the backend.
+        at_origin: every array begins where its binding does, so that no offset is added.
     """
 
     bindings: tuple[int, ...] | None = None
     fold: bool = False
     group: tuple[int, int, int] = (64, 1, 1)
+    at_origin: bool = False
 
 
 PLAIN_VARIANT: Final = Variant()
@@ -93,7 +95,8 @@ def lower(trace: Trace, caps: Caps, variant: Variant) -> Lowered:
     trace = launch(trace, parameters, variant.group, variant.fold)
     trace = compose_collectives(trace, caps)
     all_bindings = (*bindings, count) if reports else bindings
-    trace = in_words(trace, caps, parameters, all_bindings, arrays)
+    with_offset = 0 if variant.at_origin else arrays
+    trace = in_words(trace, caps, parameters, all_bindings, with_offset)
     if u64 not in caps.machine:
         trace = in_pairs(trace, parameters)
     trace = replace(trace, scalars=parameters.list(trace))

@@ -122,7 +122,7 @@ def disassembly(ptx: str, architecture: str) -> str:
     with tempfile.TemporaryDirectory(prefix="khaljit-") as folder:
         file = Path(folder) / "kernel.cubin"
         file.write_bytes(cubin)
-        options = ["-sass"] if path.endswith(("cuobjdump", "cuobjdump.exe")) else []
+        options = ["-sass"] if path.endswith(("cuobjdump", "cuobjdump.exe")) else ["-c"]
         done = subprocess.run(
             [path, *options, str(file)], capture_output=True, text=True, check=True
         )

@@ -41,6 +41,7 @@ from khaljit.backends.webgpu.target import WebGpu
 from khaljit.backends.webgpu.timing import PassTimer, Queries
 from khaljit.cache.artifact import Artifact
 from khaljit.codegen.caps import webgpu
+from khaljit.codegen.webgpu.lower import Variant
 from khaljit.tracer.errors import ArgumentValueError, DeviceError
 from khaljit.tracer.ir import Trace
 
@@ -395,7 +396,8 @@ def _target(
             shared_bytes=limits["max-compute-workgroup-storage-size"],
             immediates=immediates,
             **rounding,
-        )
+        ),
+        Variant(at_origin=True),
     )
 
 

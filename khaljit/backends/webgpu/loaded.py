@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 import numpy as np
@@ -34,7 +35,8 @@ NO_GRID: Final = (0, 0, 0)  # where the device reads it, the code does not ask t
 
 @final
 class _Variant:
-    """One program of a kernel: for which arrays share a buffer, and for small or large grids."""
+    """One program of a kernel: for which arrays share a buffer, whether all begin where their
+    buffers do, and for small or large grids."""
 
     def __init__(self, device: WebGpuDevice, artifact: Artifact, trace: Trace) -> None:
         plan = artifact.plan
@@ -44,12 +46,20 @@ class _Variant:
         units = [array.memory.element.align for array in trace.arrays]
         self.pack: Final[Pack] = packer(interface, units)
         self.numbers: Final = NumberPacker(interface, units)
+        self._device: Final = device
+        self._artifact: Final = artifact
+        self._trace: Final = trace
+
+    @cached_property
+    def pipeline(self) -> Pipeline:
+        """Made when it is first needed: arrays may all be views, which want another variant."""
+        interface, trace = self.interface, self._trace
         uniform = None if interface.uniform is None else (interface.uniform, interface.size)
-        self.pipeline: Final = Pipeline(
-            device,
+        return Pipeline(
+            self._device,
             trace.name,
-            device.module(artifact.payload, trace),
-            plan["entry"],
+            self._device.module(self._artifact.payload, trace),
+            self._artifact.plan["entry"],
             bindings_of(interface),
             uniform,
             interface.size if uniform is None else 0,
@@ -65,9 +75,9 @@ class WebGpuLoaded(Loaded):
     def __init__(self, device: WebGpuDevice, artifact: Artifact, trace: Trace) -> None:
         self._device: Final = device
         self._trace: Final = trace
-        plain = tuple(range(len(trace.arrays)))
+        apart = tuple(range(len(trace.arrays)))
         self._plain: Final = _Variant(device, artifact, trace)
-        self._variants: Final = {(plain, False): self._plain}
+        self._variants: Final = {(apart, True, False): self._plain}
         self._report: Memory | None = None
         if artifact.plan["report"] is not None:
             self._report = device.allocate(8 * REPORT_SLOTS)
@@ -105,9 +115,8 @@ class WebGpuLoaded(Loaded):
         folded: bool,
     ) -> None:
         device = self._device
-        buffers: list[Memory] = [operand.owner.buffer for operand in operands]  # type: ignore[union-attr]
         with device.lock:
-            variant, group = self._bound(buffers, folded)
+            variant, group = self._bound(operands, folded)
             if self._report is not None:
                 device.expect_report(self)
             variant.pipeline.record(group, variant.pack(operands, numbers, extents, groups), counts)
@@ -118,9 +127,8 @@ class WebGpuLoaded(Loaded):
         own = self._own_groups(groups)
         folded = max(own) > MAX_GROUPS
         counts = self._folded(own) if folded else own
-        buffers: list[Memory] = [operand.owner.buffer for operand in operands]  # type: ignore[union-attr]
         with device.lock:
-            variant, group = self._bound(buffers, folded)
+            variant, group = self._bound(operands, folded)
         pack = variant.numbers.bind(operands, groups, own)
         record = variant.pipeline.record
 
@@ -132,11 +140,14 @@ class WebGpuLoaded(Loaded):
 
         return launch
 
-    def _bound(self, buffers: Sequence[Memory], folded: bool) -> tuple[_Variant, Any]:
-        """The program for these buffers, and the bind group."""
+    def _bound(self, operands: Sequence[Operand], folded: bool) -> tuple[_Variant, Any]:
+        """The program for these arrays, and the bind group of their buffers."""
+        arrays: list[Any] = [operand.owner for operand in operands]
+        buffers: list[Memory] = [array.buffer for array in arrays]
+        at_origin = not any(array.offset for array in arrays)
         variant = self._plain
-        if folded or len(set(buffers)) != len(buffers):
-            variant = self._variant(buffers, folded)
+        if folded or not at_origin or len(set(buffers)) != len(buffers):
+            variant = self._variant(buffers, at_origin, folded)
         pipeline = variant.pipeline
         key = (pipeline.number, *[buffer.address for buffer in buffers])
         group = self._device.groups.get(key)
@@ -186,18 +197,18 @@ class WebGpuLoaded(Loaded):
         y = min(-(-total // x), MAX_GROUPS)
         return x, y, -(-total // (x * y))
 
-    def _variant(self, buffers: Sequence[Memory], folded: bool) -> _Variant:
+    def _variant(self, buffers: Sequence[Memory], at_origin: bool, folded: bool) -> _Variant:
         distinct = list(dict.fromkeys(buffers))
         bindings = tuple(distinct.index(buffer) for buffer in buffers)
-        found = self._variants.get((bindings, folded))
+        found = self._variants.get((bindings, at_origin, folded))
         if found is None:
             target = self._device.target
             assert isinstance(target, WebGpu)
             compiled = compiler.compile_trace(
-                self._trace, target.varied(bindings=bindings, fold=folded)
+                self._trace, target.varied(bindings=bindings, at_origin=at_origin, fold=folded)
             )
             found = _Variant(self._device, compiled.artifact, self._trace)
-            self._variants[bindings, folded] = found
+            self._variants[bindings, at_origin, folded] = found
         return found
 
     def _clear_report(self) -> None:
