@@ -2,7 +2,7 @@
 
 An annotation is optional and, where it stands, checked: `Array`, `Array1` ... `Array3` of a dtype
 or vector type, a dtype, a vector type, `Const`, and tuples and dataclasses of these. Type
-checkers see other definitions (``khaljit/typing_.py``), to which NumPy arrays and Python numbers
+checkers see other definitions (``khaljit/__init__.pyi``), to which NumPy arrays and Python numbers
 conform.
 """
 

@@ -94,7 +94,7 @@ def jit(
     Args:
         workgroup: invocations of a workgroup, an int or up to three; the backend chooses if None,
             when nothing in the kernel can see it.
-        contract: let a product and a sum become one fused operation (DESIGN: contraction).
+        contract: let a product and a sum become one fused operation.
         fastmath: allow reassociation and the hardware's approximate functions.
         unchecked: leave out bounds checks; an index out of bounds is then undefined behaviour.
         debug: report indices out of bounds with line and invocation.

@@ -284,7 +284,7 @@ class FakeDriver:
         return 0, module
 
     def cuModuleLoadDataEx(self, _image: bytes, _n: int, _names: Any, values: Any) -> Any:
-        ctypes.memmove(values[0], b"line 1; what is this\0", 21)
+        values[0][:20] = b"line 1; what is this"
         return 218, None
 
     def cuModuleUnload(self, module: int) -> Any:

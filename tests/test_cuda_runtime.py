@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import os
 from collections.abc import Iterator
@@ -174,7 +175,36 @@ def test_a_kernel_that_writes_its_own_grid_runs_what_was_there(gpu: CudaDevice) 
     assert counts.numpy()[0] == 35 + 5 * 35
 
 
+def test_a_grid_may_be_strided(gpu: CudaDevice) -> None:
+    counts = gpu.array(np.array([9, 9, 5, 9, 1, 9, 1, 9], np.uint32))
+    x = gpu.zeros(32 * 6, kj.i32)
+    add_one[kj.Indirect(counts[::2], 1)](x)
+    assert x.numpy().tolist() == [1] * 160 + [0] * 32
+
+
+def test_the_number_of_resident_blocks_is_chosen(
+    fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert CudaDevice(0).resident_blocks == 2 * 16
+    monkeypatch.setenv("KHALJIT_CUDA_PERSISTENT_BLOCKS", "3")
+    assert CudaDevice(0).resident_blocks == 2 * 3
+    monkeypatch.setenv("KHALJIT_CUDA_PERSISTENT_BLOCKS", "0")
+    with pytest.raises(kj.DeviceError, match="PERSISTENT_BLOCKS"):
+        CudaDevice(0)
+
+
 # Pools.
+
+
+def test_reading_does_not_block_others(gpu: CudaDevice) -> None:
+    async def read() -> Any:
+        x = gpu.array(np.arange(9, dtype=np.int32))
+        double[9](x)
+        first, second = await asyncio.gather(x.numpy_async(), x.numpy_async())
+        return first, second
+
+    for found in asyncio.run(read()):
+        assert (found == 2 * np.arange(9)).all()
 
 
 def test_events_and_pinned_memory_are_used_again(gpu: CudaDevice, fake: FakeDriver) -> None:

@@ -139,6 +139,19 @@ def test_many_numbers_go_through_a_uniform_buffer(gpu: WebGpuDevice, rng: Rng) -
     assert (out.numpy() == values @ np.arange(1, count + 1)).all()
 
 
+def test_offsets_are_added_only_where_arrays_are_views(gpu: WebGpuDevice, rng: Rng) -> None:
+    values = rng.random(60, np.float32)
+    x, y, out = gpu.array(values), gpu.array(values[::-1].copy()), gpu.zeros(60)
+    slots = add.compile(x, y, out).artifact.plan["slots"]
+    assert "offset" not in {source[0] for source, *_ in slots}
+    add[60](x, y, out)
+    assert (out.numpy() == values + values[::-1]).all()
+    add[20](x[7:27], y[20:40], out[1:21])
+    assert (out.numpy()[1:21] == values[7:27] + values[::-1][20:40]).all()
+    add[20](x[:20], y[:20], out[40:])
+    assert (out.numpy()[40:] == values[:20] + values[::-1][:20]).all()
+
+
 def test_two_views_of_one_buffer_are_bound_once(gpu: WebGpuDevice, rng: Rng) -> None:
     values = rng.random(99, np.float32)
     array = gpu.array(values)
@@ -426,7 +439,7 @@ def test_only_code_with_khaljits_own_guards_is_trusted(
         expected = np.zeros(30, np.int32)
         expected[[13, 19]] = 5
         assert (whole.numpy() == expected).all()
-    assert trusted == ["unchecked_False"]
+    assert {label for label in trusted if "unchecked" in label} == {"unchecked_False"}
 
 
 def test_trust_can_be_switched_off(handle: Any, monkeypatch: pytest.MonkeyPatch) -> None:

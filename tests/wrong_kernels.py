@@ -224,5 +224,5 @@ def walrus_in_condition(a: Any, n: Any, u: Any) -> None:
 
 
 def function_chosen_at_run_time(a: Any, n: Any, u: Any) -> None:
-    double = (lambda x: x + 1) if n[0] > 0 else (lambda x: x * 2)
+    double: Any = (lambda x: x + 1) if n[0] > 0 else (lambda x: x * 2)
     a[0] = double(a[0])

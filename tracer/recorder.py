@@ -90,7 +90,6 @@ _OPERATORS: Final = {
 }
 
 
-@functools.cache
 def _has_operators(kind: type) -> bool:
     """Whether a class of the user's has operators of its own, which run without hooks."""
     return kind.__module__.partition(".")[0] not in ("khaljit", "numpy") and any(

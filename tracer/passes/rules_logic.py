@@ -154,6 +154,24 @@ def compare_limit(make: Maker, v: Value) -> Value | None:
     return None
 
 
+@rule(Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE)
+def compare_widened(make: Maker, v: Value) -> Value | None:
+    """wide(x) < c -> x < c, true or false, for integers."""
+    x, y = v.args
+    number = constant(y)
+    if x.op is not Op.CAST or not isinstance(number, int) or not x.type.is_integer:
+        return None
+    narrow = x.args[0].type
+    if not narrow.is_integer or not narrow.bits or not holds(x.type, narrow):
+        return None
+    least, greatest = narrow.limits
+    if least <= number <= greatest:
+        return make.op(v.op, x.args[0], number)
+    if v.op in (Op.EQ, Op.NE):
+        return make.const(bool_, v.op is Op.NE)
+    return make.const(bool_, (v.op in (Op.LT, Op.LE)) == (number > greatest))
+
+
 @rule(Op.EQ, Op.NE)
 def compare_bool(make: Maker, v: Value) -> Value | None:
     """x == true -> x, x == false -> not x, and != the other way round."""

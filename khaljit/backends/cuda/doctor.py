@@ -80,7 +80,9 @@ def _tools() -> Iterator[Part]:
         get = f"pip install {package}; without both, the driver compiles at each load"
         yield Part(label, found, "makes machine code that the cache keeps" if found else get)
     path = next(filter(None, map(assemble.tool_path, DISASSEMBLERS)), None)
-    note = "shows machine code" if path else "part of the CUDA toolkit; for show --stage sass"
+    note = (
+        "shows machine code" if path else "pip install nvidia-cuda-nvdisasm; for show --stage sass"
+    )
     yield Part("cuobjdump or nvdisasm", path, note)
 
 

@@ -130,14 +130,14 @@ def _compile_log(image: bytes) -> str:
     if image.startswith(b"\x7fELF"):
         return ""
     library = driver.library()
-    options, log = library.CUjit_option, ctypes.create_string_buffer(LOG_BYTES)
+    options, log = library.CUjit_option, bytearray(LOG_BYTES)
     library.cuModuleLoadDataEx(
         image,
         2,
         [options.CU_JIT_ERROR_LOG_BUFFER, options.CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES],
-        [ctypes.addressof(log), LOG_BYTES],
+        [log, LOG_BYTES],
     )
-    said = log.value.decode(errors="replace").strip()
+    said = log.partition(b"\0")[0].decode(errors="replace").strip()
     return f"\n{said}" if said else ""
 
 
@@ -260,18 +260,17 @@ class CudaKernel(Loaded):
             if 0 not in found:
                 self.launch(operands, numbers, found)
             return
-        counts = counts[groups.offset : groups.offset + 3]
+        memory, address = counts.buffer, counts.address + u32.size * groups.offset
         written = any(
-            isinstance(operand.owner, Array) and operand.owner.buffer is counts.buffer
+            isinstance(operand.owner, Array) and operand.owner.buffer is memory
             for operand in operands
         )
         if written or not counts.is_contiguous:
             own = device.empty(3, u32)  # what the kernel writes is not its own grid
-            device.copy(counts, own)
-            counts = own
+            device.copy(counts[groups.offset : groups.offset + 3], own)
+            memory, address = own.buffer, own.address
         blocks = (device.resident_blocks, 1, 1)
-        where = (counts.address, 0, 0)
-        self._variant("resident")._enqueue(operands, numbers, where, blocks, counts.buffer)
+        self._variant("resident")._enqueue(operands, numbers, (address, 0, 0), blocks, memory)
 
     def _variant(self, kind: str) -> CudaKernel:
         """The same kernel for another way of launching; compiled when it is first needed."""

@@ -114,10 +114,10 @@ def disassembly(ptx: str, architecture: str) -> str:
     cubin, tool = assembling.assemble(ptx, architecture)
     path = assembling.tool_path("cuobjdump") or assembling.tool_path("nvdisasm")
     if tool is None or path is None:
-        missing = "cuobjdump" if tool else "nvJitLink or ptxas"
+        missing = "nvdisasm" if tool else "nvJitLink or ptxas"
         raise DeviceError(
             f"{missing} is not here, so there is no machine code to show",
-            mend="install nvidia-nvjitlink, and a CUDA toolkit for cuobjdump",
+            mend="pip install nvidia-nvjitlink nvidia-cuda-nvdisasm",
         )
     with tempfile.TemporaryDirectory(prefix="khaljit-") as folder:
         file = Path(folder) / "kernel.cubin"
