@@ -154,6 +154,8 @@ def test_spirv_is_launched_as_kernels_are(gpu: WebGpuDevice, tmp_path: Path, rng
     source.write_text(SPIRV)
     command = [assembler, "--target-env", "spv1.3", str(source), "-o", str(words)]
     subprocess.run(command, check=True)
+    with pytest.raises(kj.ArgumentValueError, match=r"the code says \(4, 1, 1\)"):
+        gpu.load(words.read_bytes(), "twice", "u32[:]", workgroup=(4, 2))
     twice = gpu.load(words.read_bytes(), "twice", "u32[:]", workgroup=4)
     values = rng.integers(0, 1 << 32, 20, np.uint32)
     array = gpu.array(values)
@@ -215,6 +217,22 @@ def test_wrong_code_is_refused(
 ) -> None:
     with pytest.raises(kj.KhaljitError, match=message):
         gpu.load(code, entry, params, workgroup=64)
+
+
+def test_the_workgroup_must_be_the_codes(gpu: WebGpuDevice) -> None:
+    code = """
+    override across: u32 = 3;
+    @compute @workgroup_size(2u, 3) fn flat() {}
+    @workgroup_size(4) @compute
+    fn line() {}
+    @compute @workgroup_size(across) fn open() {}
+    """
+    for entry, workgroup in (("flat", (2, 3)), ("line", 4), ("open", 3)):
+        gpu.load(code, entry, workgroup=workgroup)[10]()
+    for entry, workgroup in (("flat", 6), ("line", (2, 3))):
+        with pytest.raises(kj.ArgumentValueError, match="the code says"):
+            gpu.load(code, entry, workgroup=workgroup)
+    gpu.synchronize()
 
 
 @pytest.mark.parametrize("name", ["cpu", "interpreter", "null"])

@@ -163,8 +163,9 @@ class Pinned:
 
     def _collect(self) -> None:
         """Take in what is done, waiting for the oldest where too much is under way."""
-        waiting = sum(piece.size for _, piece in self._under_way)
-        for _ in range(len(self._under_way)):
+        found = list(self._under_way)  # finalizers add to it at any time
+        waiting = sum(piece.size for _, piece in found)
+        for _ in found:
             event, piece = self._under_way[0]
             if not self._device.is_past(event):
                 if waiting <= MOST_UNDER_WAY:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, final
@@ -13,6 +14,7 @@ from khaljit.backends.webgpu.buffers import Memory
 from khaljit.backends.webgpu.loaded import MAX_GROUPS
 from khaljit.backends.webgpu.pipeline import STORAGE, Pipeline, Range
 from khaljit.grids import Grid, Indirect
+from khaljit.jit import Workgroup
 from khaljit.tracer.dtypes import DType, bool_, f16, f32, f64, i32, i64, u32, u64
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
 from khaljit.tracer.intrinsics.vectors import VectorType
@@ -27,6 +29,10 @@ _FORMATS: Final[dict[DType, str]] = {
     **{bool_: "I", f16: "e", f32: "f", f64: "d"},
     **{i32: "i", u32: "I", i64: "q", u64: "Q"},
 }
+HEADER: Final = 5  # words of a SPIR-V module before its first instruction
+ENTRY_POINT: Final = 15
+EXECUTION_MODE: Final = 16
+LOCAL_SIZE: Final = 17
 _UNIFORM: Final = 16  # bytes that the size of a uniform buffer is a multiple of
 
 
@@ -36,6 +42,7 @@ class ForeignLoaded(Loaded):
 
     def __init__(self, device: WebGpuDevice, code: bytes | str, interface: CodeInterface) -> None:
         name = interface.name
+        _check_workgroup(code, interface)
         self._device: Final = device
         self._interface: Final = interface
         layout, size = block_layout(interface.numbers, name)
@@ -153,3 +160,41 @@ def block_layout(numbers: Sequence[DType | VectorType], kernel: str) -> tuple[st
         at = start + size * count
     whole = -(-at // alignment) * alignment
     return "".join(parts), whole if numbers else 0
+
+
+def _check_workgroup(code: bytes | str, interface: CodeInterface) -> None:
+    """Refuse a workgroup that is not the code's, where the code says it in numbers."""
+    own = (_of_spirv if isinstance(code, bytes) else _of_wgsl)(code, interface.entry)  # type: ignore[arg-type]
+    if own is not None and own != interface.workgroup:
+        raise ArgumentValueError(
+            f"kernel {interface.name}: workgroup={interface.workgroup}, and the code says {own}",
+            mend=f"workgroup={own}",
+        )
+
+
+def _of_wgsl(code: str, entry: str) -> Workgroup | None:
+    """The workgroup size of an entry point of WGSL, where it is given in numbers."""
+    attributes = r"(?:\s|@\w+(?:\([^)]*\))?)*"
+    pattern = rf"@workgroup_size\(([\s\d,ui]+)\){attributes}fn\s+{re.escape(entry)}\b"
+    found = re.search(pattern, code)
+    if found is None:
+        return None
+    x, y, z = (*map(int, re.findall(r"\d+", found[1])), 1, 1)[:3]
+    return x, y, z
+
+
+def _of_spirv(code: bytes, entry: str) -> Workgroup | None:
+    """The workgroup size of an entry point of a SPIR-V module, where it is given in numbers."""
+    words = struct.unpack(f"={len(code) // 4}I", code[: len(code) // 4 * 4])
+    at, point = HEADER, None
+    while at < len(words) and words[at] >> 16:
+        size, op = words[at] >> 16, words[at] & 0xFFFF
+        if op == ENTRY_POINT:
+            name = struct.pack(f"={size - 3}I", *words[at + 3 : at + size]).split(b"\0")[0]
+            if name == entry.encode():
+                point = words[at + 2]
+        elif op == EXECUTION_MODE and words[at + 1 : at + 3] == (point, LOCAL_SIZE):
+            x, y, z = words[at + 3 : at + 6]
+            return x, y, z
+        at += size
+    return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
@@ -113,21 +112,3 @@ def bindings_of(interface: Interface) -> dict[int, str]:
     if interface.report is not None:
         found[interface.report] = STORAGE[True]
     return found
-
-
-def local_size(code: bytes, entry: str) -> tuple[int, int, int] | None:
-    """The workgroup size of an entry point of a SPIR-V module, where it says so literally."""
-    words = struct.unpack(f"<{len(code) // 4}I", code[: len(code) // 4 * 4])
-    at, point = 5, None
-    while at < len(words):
-        size, op = words[at] >> 16, words[at] & 0xFFFF
-        if size == 0:
-            return None
-        if op == 15:  # OpEntryPoint model id name...
-            text = struct.pack(f"<{size - 3}I", *words[at + 3 : at + size])
-            if text.split(b"\0")[0].decode(errors="replace") == entry:
-                point = words[at + 2]
-        if op == 16 and words[at + 1] == point and words[at + 2] == 17:  # LocalSize
-            return words[at + 3], words[at + 4], words[at + 5]
-        at += size
-    return None
