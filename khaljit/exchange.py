@@ -273,7 +273,9 @@ class _Borrowed:
         _set_name(capsule, _USED[name])
         self._managed = managed
         self.dtype: Final[DType] = dtype
-        self.shape: Final[tuple[int, ...]] = tuple(tensor.shape[axis] for axis in range(tensor.ndim))
+        self.shape: Final[tuple[int, ...]] = tuple(
+            tensor.shape[axis] for axis in range(tensor.ndim)
+        )
         self.strides: Final = (
             tuple(tensor.strides[axis] * dtype.size for axis in range(tensor.ndim))
             if tensor.strides

@@ -61,12 +61,18 @@ class Flow:
         together: the whole workgroup comes here.
         loop: the innermost loop: "none", "free" to be left by some, or "whole".
         returns: what a ``return`` gives; None in the kernel, which gives nothing.
+        fixed: variables that may not be assigned: those of the function around this one.
     """
 
     known: dict[str, DType]
     together: bool = False
     loop: str = "none"
     returns: DType | None = None
+    fixed: frozenset[str] = frozenset()
+
+    def free(self) -> list[str]:
+        """Variables that may be assigned again."""
+        return [name for name in self.known if name.startswith("v") and name not in self.fixed]
 
     def inner(self, **changes: Any) -> Flow:
         return replace(self, known=dict(self.known), **changes)

@@ -135,6 +135,7 @@ class _Maker(Expressions):
         if self.nesting < 4 and self.size > 0:
             ways += [(4, self.branch), (2, self.loop_over_range), (2, self.loop_while)]
             ways += [(1, self.loop_over_items), (1, self.weak)]
+            ways += [(1, self.nested_function)] * self.in_kernel
         if self.in_kernel and self.barriers and flow.together:
             ways.append((3, self.exchange))
         if self.jumps(flow):
@@ -144,7 +145,7 @@ class _Maker(Expressions):
 
     def assign(self, flow: Flow) -> bool:
         rng = self.rng
-        known = [name for name in flow.known if name.startswith("v")]
+        known = flow.free()
         if known and self.chance(0.6):
             name = rng.choice(known)
             dtype = flow.known[name]
@@ -164,7 +165,7 @@ class _Maker(Expressions):
 
     def swap(self, flow: Flow) -> bool:
         """Two variables at once, each from the other."""
-        known = [name for name in flow.known if name.startswith("v")]
+        known = flow.free()
         pairs = [(a, b) for a in known for b in known if a < b and flow.known[a] is flow.known[b]]
         if not pairs:
             return self.assign(flow)
@@ -384,6 +385,21 @@ class _Maker(Expressions):
         return True
 
     # Functions.
+
+    def nested_function(self, flow: Flow) -> bool:
+        """A function that reads the kernel's variables, and a call of it."""
+        name, result, parameter = self.fresh("inner"), self.fresh("v"), self.fresh("v")
+        dtype, returns = self.type(), self.type()
+        inner = Flow({**flow.known, parameter: dtype}, returns=returns, fixed=frozenset(flow.known))
+        self.write(f"def {name}({parameter}):")
+        nesting, self.nesting = self.nesting, 0
+        if self.block(inner, 3):
+            self.write(f"    return {self.expression(inner, returns)}")
+        self.nesting = nesting
+        given = self.expression(flow, dtype, 2)
+        self.write(f"{result} = {name_of(returns)}({name}({given}))")
+        flow.known[result] = returns
+        return True
 
     def _helpers(self) -> None:
         for _ in range(self.rng.randint(0, 3)):

@@ -254,6 +254,19 @@ def test_memory_is_counted(gpu: CudaDevice, fake: FakeDriver) -> None:
     assert gpu.memory_info().used == before.used
 
 
+def test_memory_of_arrays_that_were_launched_often_is_given_back(gpu: CudaDevice) -> None:
+    before = gpu.memory_info().used
+    x = gpu.array(np.ones(64, np.int32))
+    for _ in range(5):
+        double[64](x)
+    assert x.numpy().tolist() == [32] * 64
+    assert gpu.memory_info().used > before
+    del x
+    gc.collect()
+    gpu.synchronize()
+    assert gpu.memory_info().used == before
+
+
 # Errors.
 
 

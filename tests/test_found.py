@@ -12,6 +12,21 @@ import pytest
 
 import khaljit as kj
 from khaljit.backends.base import Device
+from khaljit.tracer.build import Builder
+from khaljit.tracer.dtypes import i32, index
+from khaljit.tracer.ir import (
+    Access,
+    ArrayParam,
+    Element,
+    Memory,
+    Options,
+    Space,
+    Trace,
+    effects,
+)
+from khaljit.tracer.ops import Op
+from khaljit.tracer.passes.dead import dead
+from khaljit.tracer.verify import verify
 
 Rng = np.random.Generator
 
@@ -42,9 +57,11 @@ def helper(x):
 @kj.jit
 def kernel(a: kj.Array1[kj.i32]):
     i = kj.global_id(0)
-    a[i] = kj.max(helper(a[i]), 1)
+    zero = lambda: i * 0
+    a[i] = kj.max(helper(a[i]), 1) + zero()
     return
-    a[i] = kj.min(a[i], 3)
+    never = a[i]
+    a[i] = kj.min(never, 3)
 """
 
 
@@ -254,3 +271,42 @@ def test_vectors_of_bf16(device: Device) -> None:
     v = np.array([[0x3F80, 0x4000, 0x4040]] * 2, np.uint16)
     kernel[2](v)
     assert v.tolist() == [[0x40C0, 0x4080, 0x4000]] * 2
+
+
+def test_results_of_a_branch_that_goes_nowhere_are_dropped() -> None:
+    b = Builder()
+    b.open()
+    condition = b.pure(Op.LT, (b.id("global"), b.const(index, 3)))
+    arms = []
+    for _ in range(2):
+        b.open()
+        b.end(Op.RETURN)
+        arms.append(b.close())
+    node = b.effect(Op.IF, (condition,), (i32,), None, tuple(arms))
+    memory = Memory(Space.ARRAY, 0, Element.scalar(i32), (None,))
+    b.store(b.memory(memory), (b.id("global"),), b.pure(Op.RESULT, (node,), 0, i32), Access())
+    b.end(Op.YIELD)
+    arrays = (ArrayParam("a", memory, True, True, 0, 0),)
+    trace = Trace("nowhere", arrays, (), None, 32, Options(), b.close())
+    kept = dead(trace)
+    verify(kept)
+    assert not any(effect.op is Op.STORE for effect in effects(kept.body))
+
+
+def test_a_comparison_of_a_widened_integer_with_a_constant(device: Device) -> None:
+    """A driver was seen to compare them without sign."""
+
+    @kj.jit
+    def kernel(a: kj.Array1[kj.i32], out: kj.Array2[kj.bool]) -> None:
+        i = kj.global_id(0)
+        wide = kj.i64(a[i])
+        out[i, 0] = wide < 0
+        out[i, 1] = wide > 5
+        out[i, 2] = wide < 1 << 40
+        out[i, 3] = wide == -(1 << 33)
+
+    a = np.array([-7, 0, 5, 6, 2**31 - 1, -(2**31)], np.int32)
+    out = np.zeros((6, 4), np.bool_)
+    kernel[6](a, out)
+    wanted = np.stack([a < 0, a > 5, np.ones(6, np.bool_), np.zeros(6, np.bool_)], 1)
+    assert (out == wanted).all()

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-import mpmath  # type: ignore[import-untyped]  # ships no types
+import mpmath
 import numpy as np
 import pytest
 from numpy.typing import NDArray

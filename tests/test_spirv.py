@@ -266,7 +266,7 @@ _ROUNDING = (Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND, Op.SQRT)
 _BINARY = (
     *(Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.FLOORDIV, Op.MOD, Op.MULHI),
     *(Op.MIN, Op.MAX, Op.MINIMUM, Op.MAXIMUM, Op.SHL, Op.SHR, Op.AND, Op.OR, Op.XOR),
-    *COMPARISONS,
+    *sorted(COMPARISONS, key=lambda op: op.value),
 )
 
 

@@ -67,12 +67,26 @@ def _find_def(code: CodeType, lines: Sequence[str]) -> FunctionNode | None:
         # A call or string may close on lines that hold no instruction: take more until it parses.
         tree = _parse_block(lines[first - 1 : end])
         if tree is not None:
+            tree = _parse_block(lines[first - 1 : _end_of_block(lines, first, end)]) or tree
             ast.increment_lineno(tree, first - 1)
             for node in ast.walk(tree):
                 if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
                     return node
             return None
     return None
+
+
+def _end_of_block(lines: Sequence[str], first: int, end: int) -> int:
+    """The last line of a function, after one that is in it: statements that are never reached
+    hold no instruction, either, but the variables in them count."""
+    margin = len(lines[first - 1]) - len(lines[first - 1].lstrip())
+    for number in range(end, len(lines)):
+        text = lines[number].lstrip()
+        if text and not text.startswith("#"):
+            if len(lines[number]) - len(text) <= margin:
+                break
+            end = number + 1
+    return end
 
 
 def _parse_block(lines: Sequence[str]) -> ast.Module | None:
@@ -123,17 +137,12 @@ def _matches(node: FunctionNode, code: CodeType, imports: Sequence[ast.stmt]) ->
 
 
 def _same(compiled: CodeType, code: CodeType) -> bool:
-    """Whether two code objects do the same.
-
-    ``code`` may know more names and constants: those of statements at its end that are never
-    reached, which have no instructions and so are not seen to belong to the function.
-    """
-    names, constants = compiled.co_names, compiled.co_consts
+    """Whether two code objects do the same."""
     return (
         compiled.co_code == code.co_code
-        and names == code.co_names[: len(names)]
-        and len(constants) <= len(code.co_consts)
-        and all(map(_same_constant, constants, code.co_consts))
+        and compiled.co_names == code.co_names
+        and len(compiled.co_consts) == len(code.co_consts)
+        and all(map(_same_constant, compiled.co_consts, code.co_consts))
     )
 
 

@@ -134,7 +134,7 @@ class _Dead(Rewriter):
     def _spread(self, value: Value, results: tuple[Value, ...]) -> tuple[Value, ...]:
         """Results at their old positions; the others are filled up, since nobody reads them."""
         kept = self._kept_results.get(value, [])
-        if not kept:
+        if not kept or not results:  # those of a branch that goes on nowhere are read nowhere
             return ()
         spread = [results[0]] * (kept[-1] + 1)
         for position, result in zip(kept, results, strict=True):

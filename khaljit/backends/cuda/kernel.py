@@ -12,7 +12,7 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 import numpy as np
 
@@ -185,6 +185,8 @@ def hand_back(device: CudaDevice, memories: Sequence[Memory], stream: Stream) ->
 class CudaKernel(Loaded):
     """A kernel that khaljit compiled."""
 
+    binds: ClassVar[bool] = True
+
     def __init__(self, device: CudaDevice, artifact: Artifact, trace: Trace) -> None:
         plan = artifact.plan
         self._device: Final = device
@@ -209,7 +211,6 @@ class CudaKernel(Loaded):
         self._report: Final = device.allocate(SLOT * REPORT_SLOTS) if plan["reports"] else None
         if self._report is not None:
             self._clear_report()
-        self._last: tuple[Grid, Sequence[int]] = ((0, 0, 0), ())
 
     def launch(
         self, operands: Sequence[Operand], numbers: Numbers, groups: Grid | Indirect
@@ -219,14 +220,33 @@ class CudaKernel(Loaded):
         if isinstance(groups, Indirect):
             self._launch_indirect(operands, numbers, groups)
             return
-        last, blocks = self._last
-        if groups != last:
-            blocks = self._blocks_of(groups)
-            self._last = groups, blocks
-        if blocks[0] > MAX_X or blocks[1] > MAX_YZ or blocks[2] > MAX_YZ:
-            self._launch_folded(operands, numbers, groups, math.prod(blocks))
-        else:
-            self._enqueue(operands, numbers, groups, blocks)
+        kernel, blocks = self._fitting(groups)
+        kernel._enqueue(*_read(operands), numbers, groups, blocks)
+
+    def bind(self, operands: Sequence[Operand], groups: Grid) -> Callable[[Numbers], None]:
+        """A launch with all read but the numbers; it keeps the arrays' memory."""
+        kernel, blocks = self._fitting(groups)
+        slots, memories = _read(operands)
+        device = self._device
+
+        def launch(numbers: Numbers) -> None:
+            device.enter()
+            kernel._enqueue(slots, memories, numbers, groups, blocks)
+
+        return launch
+
+    def _fitting(self, groups: Grid) -> tuple[CudaKernel, Sequence[int]]:
+        """The form of the kernel that a grid is launched with, and its blocks of threads."""
+        blocks = self._blocks_of(groups)
+        if blocks[0] <= MAX_X and blocks[1] <= MAX_YZ and blocks[2] <= MAX_YZ:
+            return self, blocks
+        total = math.prod(blocks)
+        if total > MAX_X:
+            raise ArgumentValueError(
+                f"kernel {self._trace.name}: {total} workgroups are too many for one launch",
+                mend=f"at most {MAX_X}: launch it in parts, or loop with kj.grid_stride",
+            )
+        return self._variant("folded"), (total, 1, 1)
 
     def _blocks_of(self, groups: Grid) -> Sequence[int]:
         """Blocks of threads for a grid of workgroups."""
@@ -237,17 +257,6 @@ class CudaKernel(Loaded):
                 groups, workgroup, self._block, self._item, strict=True
             )
         ]
-
-    def _launch_folded(
-        self, operands: Sequence[Operand], numbers: Numbers, groups: Grid, blocks: int
-    ) -> None:
-        """With all blocks along x, by code that takes them apart again."""
-        if blocks > MAX_X:
-            raise ArgumentValueError(
-                f"kernel {self._trace.name}: {blocks} workgroups are too many for one launch",
-                mend=f"at most {MAX_X}: launch it in parts, or loop with kj.grid_stride",
-            )
-        self._variant("folded")._enqueue(operands, numbers, groups, (blocks, 1, 1))
 
     def _launch_indirect(
         self, operands: Sequence[Operand], numbers: Numbers, groups: Indirect
@@ -270,7 +279,9 @@ class CudaKernel(Loaded):
             device.copy(counts[groups.offset : groups.offset + 3], own)
             memory, address = own.buffer, own.address
         blocks = (device.resident_blocks, 1, 1)
-        self._variant("resident")._enqueue(operands, numbers, (address, 0, 0), blocks, memory)
+        slots, memories = _read(operands)
+        memories.append(memory)
+        self._variant("resident")._enqueue(slots, memories, numbers, (address, 0, 0), blocks)
 
     def _variant(self, kind: str) -> CudaKernel:
         """The same kernel for another way of launching; compiled when it is first needed."""
@@ -284,35 +295,24 @@ class CudaKernel(Loaded):
 
     def _enqueue(
         self,
-        operands: Sequence[Operand],
+        arrays: Sequence[int],
+        memories: Sequence[Memory],
         numbers: Numbers,
         groups: Sequence[int],
         blocks: Sequence[int],
-        counts: Memory | None = None,
     ) -> None:
         device, report = self._device, self._report
-        slots: list[Any] = []
-        memories: list[Memory] = []
-        for operand in operands:
-            memories.append(operand.owner.buffer)  # type: ignore[union-attr]  # an Array
-            slots.append(operand.address)
-            slots += operand.shape
-            slots += operand.strides
-        arrays = len(slots)
-        if counts is not None:
-            memories.append(counts)
+        slots: list[Any] = [*arrays, *numbers, *groups, 0]
         if report is not None:
-            memories.append(report)
-        slots += numbers
-        slots += groups
-        slots.append(0 if report is None else report.address)
+            memories = (*memories, report)
+            slots[-1] = report.address
         stream = chosen_stream(device, memories)
         try:
             block = self._blocks.pop()
         except IndexError:
             block = _Block(self._size)
         try:
-            self._fill(block, slots, arrays)
+            self._fill(block, slots, len(arrays))
             self._module.run(blocks, self._block, self._shared, stream, block.address)
         finally:
             self._blocks.append(block)
@@ -345,6 +345,18 @@ class CudaKernel(Loaded):
         if flag:
             self._clear_report()
             raise failed_assertion(self._trace, site, (x, y, z))
+
+
+def _read(operands: Sequence[Operand]) -> tuple[list[int], list[Memory]]:
+    """The slots of arrays in the parameter block, and the memory that they are in."""
+    slots: list[int] = []
+    memories: list[Memory] = []
+    for operand in operands:
+        memories.append(operand.owner.buffer)  # type: ignore[union-attr]  # an Array
+        slots.append(operand.address)
+        slots += operand.shape
+        slots += operand.strides
+    return slots, memories
 
 
 def _is_plain(dtype: DType) -> bool:
