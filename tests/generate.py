@@ -135,7 +135,8 @@ class _Maker(Expressions):
         if self.nesting < 4 and self.size > 0:
             ways += [(4, self.branch), (2, self.loop_over_range), (2, self.loop_while)]
             ways += [(1, self.loop_over_items), (1, self.weak)]
-            ways += [(1, self.nested_function)] * self.in_kernel
+            # Not in a loop that is unrolled: each round makes another function of the name.
+            ways += [(1, self.nested_function)] * (self.in_kernel and not self.unrolled)
         if self.in_kernel and self.barriers and flow.together:
             ways.append((3, self.exchange))
         if self.jumps(flow):

@@ -73,7 +73,8 @@ def _cell(value: object) -> Any:
     return holder.__closure__[0]
 
 
-_CACHE: Final[WeakKeyDictionary[CodeType, Rewritten | None]] = WeakKeyDictionary()
+# Code objects are equal when they do the same, wherever they were written: hence the file
+_CACHE: Final[WeakKeyDictionary[CodeType, dict[str, Rewritten | None]]] = WeakKeyDictionary()
 _REWRITTEN: Final[WeakKeyDictionary[CodeType, bool]] = WeakKeyDictionary()
 _LOCK: Final = threading.Lock()
 
@@ -90,12 +91,13 @@ def rewrite(function: FunctionType) -> Rewritten | None:
     """
     code = function.__code__
     with _LOCK:
-        if code in _CACHE:
-            return _CACHE[code]
+        known = _CACHE.setdefault(code, {})
+        if code.co_filename in known:
+            return known[code.co_filename]
     found = find(code)
     result = None if found is None else _compile(function, *found)
     with _LOCK:
-        _CACHE[code] = result
+        known[code.co_filename] = result
         if result is not None:
             for inner in codes(result.code):
                 _REWRITTEN[inner] = True

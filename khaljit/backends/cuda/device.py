@@ -67,6 +67,7 @@ class CudaDevice(MemoryDevice):
         self.name = f"cuda:{number}"
         self._process: Final = os.getpid()
         self._dead: DeviceError | None = None
+        self._library: Final = driver.library()  # at hand for what is freed last of all
         self.context: Final = Context(number)
         self.context.enter()
         major = self.context.attribute("COMPUTE_CAPABILITY_MAJOR")
@@ -79,7 +80,7 @@ class CudaDevice(MemoryDevice):
         )
         self.most_shared: Final = self.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         self.most_registers: Final = self.context.attribute("MAX_REGISTERS_PER_BLOCK")
-        flags = driver.library().CUstream_flags.CU_STREAM_NON_BLOCKING
+        flags = self._library.CUstream_flags.CU_STREAM_NON_BLOCKING
         self.own: Final = stream_of(int(call("cuStreamCreate", flags)))
         self._pool: Final = call("cuDeviceGetDefaultMemPool", self.context.device)
         self._keep_freed_memory()
@@ -212,7 +213,7 @@ class CudaDevice(MemoryDevice):
         It runs wherever the last reference goes, so the thread's own context is put back.
         """
         if self._dead is None and os.getpid() == self._process:
-            library = driver.library()
+            library = self._library
             library.cuCtxPushCurrent(self.context.handle)
             library.cuMemFreeAsync(memory.address, memory.stream.handle)
             library.cuCtxPopCurrent()
@@ -376,7 +377,7 @@ class CudaDevice(MemoryDevice):
     def unload(self, module: Any) -> None:
         """Unload a module that nobody uses any more, unless all is lost anyhow."""
         if self._dead is None and os.getpid() == self._process:
-            library = driver.library()
+            library = self._library
             library.cuCtxPushCurrent(self.context.handle)
             library.cuModuleUnload(module)
             library.cuCtxPopCurrent()
@@ -384,7 +385,7 @@ class CudaDevice(MemoryDevice):
     def drop_event(self, event: Any) -> None:
         """Destroy an event that was made for a timer, unless all is lost anyhow."""
         if self._dead is None and os.getpid() == self._process and not sys.is_finalizing():
-            driver.library().cuEventDestroy(event)
+            self._library.cuEventDestroy(event)
 
     # Kernels.
 
