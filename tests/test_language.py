@@ -1425,3 +1425,21 @@ def test_fmod_is_exact_and_has_the_sign_of_its_first_operand() -> None:
     assert np.array_equal(a, expected, equal_nan=True)
     numbers = ~np.isnan(a)
     assert (np.signbit(a) == np.signbit(expected))[numbers].all()
+
+
+def test_the_lesser_of_an_integers_value_and_nan_is_the_value(device: Device) -> None:
+    """In scalar instructions too: 7 invocations that meet at a barrier fill no vector."""
+
+    @kj.jit(workgroup=7)
+    def kernel(x: kj.Array1[kj.i32], out: kj.Array2[kj.f32]) -> None:
+        met = kj.shared(kj.i32, 7)
+        i = kj.global_id(0)
+        met[kj.local_index()] = x[i]
+        kj.barrier()
+        out[i, 0] = kj.min(kj.f32(x[i]), kj.bitcast(x[i], kj.f32))
+        out[i, 1] = kj.max(kj.bitcast(x[i], kj.f32), kj.f32(x[i]))
+
+    x = np.full(21, -6, np.int32)  # the bits of a NaN
+    out = np.full((21, 2), 99, np.float32)
+    kernel[21](x, out)
+    assert np.all(out == -6)
