@@ -120,6 +120,9 @@ def test_machine_code_is_made_by_whichever_tool_is_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     trace = add.trace("f32[:], f32[:]")
+    for needed in ("nvjitlink", "ptxas"):
+        if assembling.tool_version(needed) is None:
+            pytest.skip(f"no {needed} here")
     made = {}
     for missing in ("", "nvjitlink", "ptxas"):
         monkeypatch.setattr(

