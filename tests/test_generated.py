@@ -22,15 +22,12 @@ from tests.matrix import apart
 from tests.programs import DEFECTS
 
 _PROGRAMS: Final = 150
+# Programs that campaigns found a fault with. The program of a number changes with the generator,
+# so every fault has a test of its own as well.
+_FOUND: Final = (2561, 1001899, 1010452, 1013936)
 
 
-def test_generated_programs_mean_the_same_everywhere(
-    device: Device, tmp_path: Path, request: pytest.FixtureRequest
-) -> None:
-    if device.kind == "webgpu":
-        request.applymarker(
-            pytest.mark.xfail(strict=False, reason="program 2561: 64-bit integers in WebGPU differ")
-        )
+def test_generated_programs_mean_the_same_everywhere(device: Device, tmp_path: Path) -> None:
     judge = kj.device("interpreter")
     devices = [judge] if device is judge else [judge, device]
 
@@ -47,6 +44,15 @@ def test_generated_programs_mean_the_same_everywhere(
         assert verdict(program, tmp_path, devices) is None, program.source
 
     agree()
+
+
+@pytest.mark.parametrize("seed", _FOUND)
+def test_what_campaigns_found_stays_mended(device: Device, tmp_path: Path, seed: int) -> None:
+    judge = kj.device("interpreter")
+    program = generate(seed)
+    if program.floats and apart(device):
+        pytest.skip("floats are the driver's own affair")
+    assert verdict(program, tmp_path, [judge] if device is judge else [judge, device]) is None
 
 
 def test_programs_with_a_defect_are_refused_for_it(tmp_path: Path) -> None:

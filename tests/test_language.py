@@ -1443,3 +1443,22 @@ def test_the_lesser_of_an_integers_value_and_nan_is_the_value(device: Device) ->
     out = np.full((21, 2), 99, np.float32)
     kernel[21](x, out)
     assert np.all(out == -6)
+
+
+@pytest.mark.parametrize("factor", [-1101636156, -1, 0, 5])
+def test_the_upper_half_of_a_product_of_widened_integers(rng: Rng, factor: int) -> None:
+    @kj.jit
+    def upper(a: kj.Array1[kj.i32], out: kj.Array2[kj.i64], s: kj.i32) -> None:
+        i = kj.global_id(0)
+        if i < a.size:
+            x, y = kj.i64(a[i]), kj.i64(s)
+            out[0, i], out[1, i], out[2, i] = kj.mulhi(x, x), kj.mulhi(x, y), kj.mulhi(y, y) % 7
+
+    a = rng.integers(-(2**31), 2**31, 61, np.int64).astype(np.int32)
+    a[:6] = [0, 1, -1, 2**31 - 1, -(2**31), -3]
+    out = poisoned((3, 61), np.int64)
+    upper[61](a, out, factor)
+    for row, pairs in enumerate(zip([(x, x) for x in a], [(x, factor) for x in a], strict=True)):
+        expected = [(int(x) * int(y)) >> 64 for x, y in pairs]
+        assert list(out[:2, row]) == expected
+    assert (out[2] == (factor * factor >> 64) % 7).all()

@@ -53,7 +53,7 @@ from khaljit.codegen.webgpu.parameters import Parameters
 from khaljit.codegen.webgpu.places import Place, Places
 from khaljit.codegen.webgpu.sums import Sums
 from khaljit.codegen.writing import UNSIGNED, Writer
-from khaljit.tracer.build import to_number
+from khaljit.tracer.build import constant, to_number
 from khaljit.tracer.dtypes import DType, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32
 from khaljit.tracer.ir import ArrayParam, AtomicAccess, Element, Memory, Space, Trace, Value, values
 from khaljit.tracer.ops import Op
@@ -63,6 +63,7 @@ __all__ = ["in_words"]
 
 HELD: Final = {i8: i32, i16: i32, u8: u32, u16: u32}
 _WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.ABS, Op.NOT, Op.SHL})
+_ORDER: Final = frozenset({Op.LT, Op.LE, Op.GT, Op.GE})
 # Where a driver takes floats for real numbers.
 _HIDDEN: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.FMA})
 # What f16 does by itself; for the rest it goes through f32, which holds enough bits to round once.
@@ -106,11 +107,27 @@ class _Words(Rewriter):
     def _plain(self, op: Op, args: tuple[Value, ...], dtype: DType | None) -> Value:
         if op is Op.CAST and dtype in HELD:
             return self._integer(args[0], dtype)
+        if op in _ORDER and args[0].dtype is i64:
+            args = self._in_32_bits(*args)
         if op in _HIDDEN and args[0].dtype in (f32, f64):
             args = self._sums.operands(op, args)
         if op is Op.SELECT and args[1].dtype in (f32, f64):
             args = self._sums.chosen(*args)
         return self._build(op, args, dtype)
+
+    def _in_32_bits(self, x: Value, y: Value) -> tuple[Value, Value]:
+        """The operands of an order of a widened integer and a constant, before it was widened.
+
+        Mesa 22.3 compares the wide ones without their sign.
+        """
+        for wide, other in ((x, y), (y, x)):
+            number = constant(other)
+            if wide.op is not Op.CAST or wide.args[0].dtype is not i32 or number is None:
+                continue
+            if -(1 << 31) <= number < 1 << 31:
+                narrow = self.builder.const(i32, number)
+                return (wide.args[0], narrow) if wide is x else (narrow, wide.args[0])
+        return x, y
 
     def run(self) -> Trace:
         trace = super().run()
