@@ -2,14 +2,15 @@
 
 CacheWarning          given once per store: what is wrong, and that the run goes on in memory
 CacheStoreError       the same as an error, when ``KHALJIT_CACHE_STRICT=1`` asks for it
-CorruptError               an entry that is not what was written; never leaves the package
+CorruptError          an entry that is not what was written
+FormatError           an entry that another khaljit wrote, in its own format
 """
 
 from __future__ import annotations
 
 from typing import final
 
-__all__ = ["CacheStoreError", "CacheWarning", "CorruptError"]
+__all__ = ["CacheStoreError", "CacheWarning", "CorruptError", "FormatError"]
 
 
 @final
@@ -30,3 +31,8 @@ class CacheStoreError(Exception):
 @final
 class CorruptError(Exception):
     """An entry that fails its checks, with what is wrong about it."""
+
+
+@final
+class FormatError(Exception):
+    """An entry that is for another khaljit: no mistake, and left alone."""

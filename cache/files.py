@@ -8,23 +8,26 @@ replaced, readers need no lock, and whatever passes its checks is right wherever
 * A file gets its name when it is complete.
 * Only eviction and clearing delete entries; a bad one is moved away.
 * A file's time of modification is when it was last of use, to within `USED`.
+* A file that others could have written is not read.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
-from typing import Final, final
+from typing import Final, TypeVar, final
 
 import xxhash
 
-from khaljit.cache.artifact import Artifact
+from khaljit.cache import place
+from khaljit.cache.artifact import Artifact, Head, head
 from khaljit.cache.keys import Key
 
-__all__ = ["ABANDONED", "Files", "identity", "identity_of", "is_entry"]
+__all__ = ["ABANDONED", "Files", "UntrustedError", "identity", "identity_of", "is_entry"]
 
 USED: Final = 3600.0
 """Seconds within which a second use of an entry is not written down."""
@@ -34,6 +37,12 @@ ABANDONED: Final = 3600.0
 
 QUARANTINED: Final = 32
 """How many bad entries are kept to be looked at."""
+
+RETRIES: Final = 5 if sys.platform == "win32" else 0
+"""How often a refusal is taken for a passing one: on Windows a file is locked while any program,
+such as a virus scanner, looks at it."""
+
+PAUSE: Final = 0.01
 
 ENTRY: Final = re.compile(r"[0-9a-f]{2}/[0-9a-f]{30}\.[0-9a-f]{8}\.[0-9a-f]{12}", re.ASCII)
 UNFINISHED: Final = "new-"
@@ -47,6 +56,26 @@ def is_entry(name: str) -> bool:
 def identity_of(name: str) -> str:
     """What the index calls the entry in a file: key and variant."""
     return name.replace("/", "").rsplit(".", 1)[0]
+
+
+T = TypeVar("T")
+
+
+class UntrustedError(OSError):
+    """A file that others can write to."""
+
+
+def patiently(operation: Callable[[], T]) -> T:
+    """Do it, again where it is refused and that may pass; raises OSError."""
+    for _ in range(RETRIES):
+        with suppress(PermissionError):
+            return operation()
+        time.sleep(PAUSE)
+    return operation()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 @final
@@ -68,13 +97,20 @@ class Files:
     def read(self, name: str) -> bytes:
         """The bytes of a file, which is of use now; raises OSError."""
         path = os.path.join(self.root, name)
-        with open(path, "rb", buffering=0) as file:
+        with patiently(lambda: open(path, "rb", buffering=0)) as file:
+            status = os.fstat(file.fileno())
+            if not place.is_private(status):
+                raise UntrustedError(f"{path} can be written to by others")
             data = file.read()
-            last = os.fstat(file.fileno()).st_mtime
-        if time.time() - last > USED:
+        if time.time() - status.st_mtime > USED:
             with suppress(OSError):  # a cache that cannot be written to is as good
                 os.utime(path)
         return data
+
+    def head(self, name: str) -> Head:
+        """What stands at the beginning of a file; raises OSError, or as `artifact.head` does."""
+        with open(os.path.join(self.root, name), "rb") as file:
+            return head(file)
 
     def publish(self, identity: str, data: bytes) -> str:
         """Write a new file, whole or not at all, and give its name; raises OSError."""
@@ -85,11 +121,11 @@ class Files:
         unfinished = os.path.join(path, UNFINISHED + made)
         name = f"{folder}/{identity[2:]}.{made}"
         try:
-            with open(unfinished, "xb", buffering=0) as file:
+            with open(unfinished, "xb", buffering=0, opener=_private) as file:
                 written = file.write(data)
                 if written != len(data):
                     raise OSError("the file system took only a part")
-            os.rename(unfinished, os.path.join(self.root, name))
+            patiently(lambda: os.rename(unfinished, os.path.join(self.root, name)))
         except BaseException:
             with suppress(OSError):
                 os.remove(unfinished)

@@ -17,25 +17,24 @@ import random
 import sqlite3
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any, Final, final
 
 import diskcache
 from diskcache.core import MODE_BINARY
 
+from khaljit.cache import place
 from khaljit.cache.files import ABANDONED, Files, identity_of, is_entry
 
-__all__ = ["FAILURES", "Index"]
+__all__ = ["Index"]
 
 PATIENCE: Final = 2.0
 BATCH: Final = 16
+DATABASE: Final = ("cache.db", "cache.db-journal")
 
 DAMAGE: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
 """SQLite's primary codes for a database that is broken, or has other tables than it should."""
-
-FAILURES: Final = (OSError, sqlite3.Error, diskcache.Timeout)
-"""What a write can fail with, through no fault of ours."""
 
 
 _IN_USE: Final = threading.RLock()
@@ -95,39 +94,65 @@ class _Database(diskcache.Cache):  # type: ignore[misc]  # it has no types
 
 @final
 class Index:
-    """The index of a store's files. Every method may raise one of `FAILURES`."""
+    """The index of a store's files. Every method may raise OSError."""
 
-    def __init__(self, files: Files, limit: int) -> None:
+    def __init__(self, files: Files, limit: int, entries: int) -> None:
         self._files: Final = files
         self._limit: Final = limit
+        self._entries: Final = entries
         self.mended = False
         """Whether the database was damaged and begun again. Files are the truth, so nothing was
         lost but the order of eviction."""
+        self._check()
         try:
-            with _IN_USE:
-                self._cache = _connect(files.root, limit)
-        except (sqlite3.Error, TypeError, ValueError) as error:
-            self._mend(error)
+            try:
+                with _IN_USE:
+                    self._cache = _connect(files.root, limit)
+            except (sqlite3.Error, TypeError, ValueError) as error:
+                self._mend(error)
+        except (sqlite3.Error, diskcache.Timeout) as error:
+            raise OSError(str(error) or "its index is locked") from error
 
     def put(self, identity: str, data: bytes) -> None:
         """Write an entry's file and its row, then keep to the bound."""
-        try:
-            self._put(identity, data)
-        except sqlite3.Error as error:
-            self._mend(error)
-            self._put(identity, data)
+        self._use(lambda: self._put(identity, data))
 
     def _put(self, identity: str, data: bytes) -> None:
-        with self._connected():
-            self._cache.set(identity, data)
-            for folder in random.sample(self._files.folders(), 1):
-                self._adopt(folder)
-            self._trim()
+        self._cache.set(identity, data)
+        for folder in random.sample(self._files.folders(), 1):
+            self._adopt(folder)
+        self._trim()
+
+    def remove(self, identity: str) -> None:
+        """Delete an entry that has a row."""
+        self._use(lambda: self._cache.delete(identity))
 
     def clear(self) -> None:
         """Delete every entry that has a row."""
-        with self._connected():
-            self._cache.clear()
+        self._use(lambda: self._cache.clear())
+
+    def trim(self) -> None:
+        """Keep to the bound."""
+        self._use(self._trim)
+
+    def _use(self, work: Callable[[], object]) -> None:
+        """Do something with the database; once more where it was damaged."""
+        try:
+            try:
+                with self._connected():
+                    work()
+            except sqlite3.Error as error:
+                self._mend(error)
+                with self._connected():
+                    work()
+        except (sqlite3.Error, diskcache.Timeout) as error:
+            raise OSError(str(error) or "its index is locked") from error
+
+    def _check(self) -> None:
+        """Believe no database that others can write to; raises CacheStoreError."""
+        with suppress(FileNotFoundError):
+            for name in DATABASE:
+                place.check(os.path.join(self._files.root, name))
 
     @contextmanager
     def _connected(self) -> Iterator[None]:
@@ -146,7 +171,7 @@ class Index:
         self.mended = True
         away = os.path.join(self._files.root, "quarantine")
         os.makedirs(away, mode=0o700, exist_ok=True)
-        for name in ("cache.db-journal", "cache.db"):  # a journal is of one database only
+        for name in reversed(DATABASE):  # a journal is of one database only
             with suppress(FileNotFoundError):
                 os.replace(os.path.join(self._files.root, name), os.path.join(away, name))
         with _IN_USE:
@@ -188,27 +213,35 @@ class Index:
         """Delete what was not used for the longest, until the bound is kept.
 
         Readers write nothing but their file's time, so a row whose file is newer is first brought
-        up to date.
+        up to date; to no more than this moment, so that each row is at most once.
         """
-        while self._cache.volume() > self._cache.size_limit:
+        now = time.time()
+        while True:
+            size = self._cache.volume() - self._cache.size_limit
+            count = len(self._cache) - self._entries
+            if size <= 0 and count <= 0:
+                return
             with self._cache._transact() as (sql, cleanup):
                 rows = sql(
-                    "SELECT rowid, filename, access_time FROM Cache ORDER BY access_time LIMIT ?",
+                    "SELECT rowid, filename, access_time, size FROM Cache "
+                    "ORDER BY access_time LIMIT ?",
                     (BATCH,),
                 ).fetchall()
                 if not rows:
                     return
-                for row, name, known in rows:
-                    used = self._last_use(name)
+                for row, name, known, bytes_ in rows:
+                    used = min(self._last_use(name), now)
                     if used > known:
                         sql("UPDATE Cache SET access_time = ? WHERE rowid = ?", (used, row))
-                    else:
+                    elif size > 0 or count > 0:
                         sql("DELETE FROM Cache WHERE rowid = ?", (row,))
                         cleanup(name)
+                        size -= bytes_
+                        count -= 1
 
     def _last_use(self, name: object) -> float:
         try:
-            return min(os.stat(os.path.join(self._files.root, str(name))).st_mtime, time.time())
+            return os.stat(os.path.join(self._files.root, str(name))).st_mtime
         except OSError:
             return 0.0
 

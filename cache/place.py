@@ -15,9 +15,24 @@ from typing import Final
 
 from khaljit.cache.errors import CacheStoreError
 
-__all__ = ["DEFAULT_LIMIT", "directory", "is_disabled", "is_strict", "limit", "prepare"]
+__all__ = [
+    "DEFAULT_LIMIT",
+    "check",
+    "directory",
+    "entries",
+    "for_system",
+    "is_disabled",
+    "is_private",
+    "is_strict",
+    "keeps_text",
+    "limit",
+    "prepare",
+]
 
 DEFAULT_LIMIT: Final = 1 << 30
+DEFAULT_ENTRIES: Final = 100_000
+OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
+CHOOSE: Final = "set KHALJIT_CACHE_DIR to a directory of yours, or KHALJIT_CACHE=0"
 OFF: Final = frozenset({"0", "off", "no", "false"})
 ON: Final = frozenset({"1", "on", "yes", "true"})
 SIZE: Final = re.compile(r"([0-9]+) ?([KMGT]?)(?:I?B)?", re.ASCII)
@@ -47,12 +62,36 @@ def limit() -> int:
     return int(size[1]) << UNITS[size[2]]
 
 
+def entries() -> int:
+    """Entries that the cache may hold: ``KHALJIT_CACHE_ENTRIES``, else 100,000."""
+    setting = os.environ.get("KHALJIT_CACHE_ENTRIES", "").strip()
+    if not setting:
+        return DEFAULT_ENTRIES
+    if not setting.isdecimal():
+        raise CacheStoreError(
+            f"KHALJIT_CACHE_ENTRIES is {setting!r}", "set it to a number of entries"
+        )
+    return int(setting)
+
+
+def keeps_text() -> bool:
+    """Whether entries hold the text for people; ``KHALJIT_CACHE_TEXT=0`` says no."""
+    return os.environ.get("KHALJIT_CACHE_TEXT", "").strip().lower() not in OFF
+
+
 def directory() -> Path:
-    """``KHALJIT_CACHE_DIR``, else the folder for caches of this user on this system."""
+    """``KHALJIT_CACHE_DIR``, else the folder for caches of this user on this system.
+
+    Raises:
+        CacheStoreError: the user has no home, or the working directory is gone.
+    """
     setting = os.environ.get("KHALJIT_CACHE_DIR", "").strip()
-    if setting:
-        return Path(setting).expanduser().absolute()
-    return _user_caches() / "khaljit"
+    try:
+        if setting:
+            return Path(setting).expanduser().absolute()
+        return _user_caches() / "khaljit"
+    except (RuntimeError, OSError) as error:
+        raise CacheStoreError(f"there is no place for the cache ({error})", CHOOSE) from error
 
 
 def _user_caches() -> Path:
@@ -65,25 +104,45 @@ def _user_caches() -> Path:
     return Path(home) if os.path.isabs(home) else Path.home() / ".cache"
 
 
+def for_system(folder: str, system: str = sys.platform) -> str:
+    r"""A folder's name as its system takes it, however deep it lies.
+
+    Windows takes 260 letters, and more behind ``\\?\``.
+    """
+    if system != "win32" or folder.startswith("\\\\?\\"):
+        return folder
+    if folder.startswith("\\\\"):
+        return "\\\\?\\UNC" + folder[1:]
+    return "\\\\?\\" + folder
+
+
 def prepare(folder: Path) -> None:
     """Make the folder, private to this user, or check that the one which is there can be trusted.
 
     Raises:
         CacheStoreError: it cannot be made, or others can write to it.
     """
-    choose = "set KHALJIT_CACHE_DIR to a directory of yours, or KHALJIT_CACHE=0"
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
-        status = os.stat(folder)
+        check(folder)
     except OSError as error:
         raise CacheStoreError(
-            f"the cache directory {folder} cannot be used ({error})", choose
+            f"the cache directory {folder} cannot be used ({error})", CHOOSE
         ) from error
-    if not hasattr(os, "geteuid"):
+
+
+def check(path: str | os.PathLike[str]) -> None:
+    """Refuse a file or folder that others can write to; raises CacheStoreError, or OSError."""
+    status = os.stat(path)
+    if is_private(status):
         return
     if status.st_uid not in (os.geteuid(), 0):
-        raise CacheStoreError(f"the cache directory {folder} belongs to another user", choose)
-    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise CacheStoreError(
-            f"other users can write to the cache directory {folder}", f"chmod 700 {folder}"
-        )
+        raise CacheStoreError(f"{path}, of the cache, belongs to another user", CHOOSE)
+    raise CacheStoreError(f"other users can write to {path}, of the cache", f"chmod go-w {path}")
+
+
+def is_private(status: os.stat_result) -> bool:
+    """Whether only this user, or root, can write to a file or folder."""
+    if not hasattr(os, "geteuid"):
+        return True
+    return status.st_uid in (os.geteuid(), 0) and not status.st_mode & OTHERS

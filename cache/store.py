@@ -1,6 +1,7 @@
 """The store: what was compiled once, kept for the next process.
 
-Reading is a look at files (`files`), writing goes through the index (`index`). Laws:
+Reading is a look at files (`files`), writing goes through an index (`index`, or `plain` on network
+file systems). Laws:
 
 * Nothing that goes wrong here stops the run: a bad entry is a miss, a failed write is a lost entry.
   The first trouble gives one `CacheWarning` and the run goes on in memory, unless
@@ -16,24 +17,26 @@ import os
 import threading
 import time
 import warnings
-from collections import Counter, OrderedDict
+import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, final
 
 from khaljit.cache import place
 from khaljit.cache.artifact import FORMAT, Artifact, pack, unpack
-from khaljit.cache.errors import CacheStoreError, CacheWarning, CorruptError
-from khaljit.cache.files import Files, identity
+from khaljit.cache.errors import CacheStoreError, CacheWarning, CorruptError, FormatError
+from khaljit.cache.files import Files, UntrustedError, identity, identity_of
 from khaljit.cache.keys import Key
+from khaljit.cache.memory import Memory
+from khaljit.cache.uses import Uses
 
 if TYPE_CHECKING:
     from khaljit.cache.flight import Lease
-    from khaljit.cache.index import Index
 
-__all__ = ["Building", "Info", "Store", "Tools"]
+__all__ = ["Building", "Found", "Info", "Store", "Tools"]
 
 MEMORY_LIMIT: Final = 256 << 20
 """Bytes of artifacts that are kept in memory."""
@@ -41,8 +44,26 @@ MEMORY_LIMIT: Final = 256 << 20
 WAIT: Final = 30.0
 """Seconds to wait for another who builds the same entry."""
 
+SOURCES: Final[frozenset[str]] = frozenset({"memory", "disk", "remote"})
+
 Tools = Callable[[str], str | None]
 """The version of a tool that is installed here, given its name; None where none is."""
+
+
+class Found(NamedTuple):
+    """What a look brought.
+
+    Attributes:
+        artifact: None after a miss.
+        outcome: where it was (``memory``, ``disk``, ``remote``), that it was ``built``; or why it
+            is not there: ``absent``, ``tool`` (another version of a tool made it), ``corrupt``,
+            ``format``, ``unreadable``, ``untrusted``.
+        detail: the reason in words, where there is more to say.
+    """
+
+    artifact: Artifact | None
+    outcome: str
+    detail: str = ""
 
 
 @final
@@ -52,16 +73,22 @@ class Info:
 
     Attributes:
         directory: where it is; None where it is in memory alone.
-        reasons: how many misses had which reason: ``absent``, ``tool``, ``corrupt``,
-            ``unreadable``.
+        limit: most bytes.
+        entries_limit: most entries.
+        remote: the second tier; None where there is none.
+        sources: how many hits were found where, see `Found.outcome`.
+        reasons: how many misses had which reason.
     """
 
     directory: str | None
     entries: int
     bytes: int
     limit: int
+    entries_limit: int
+    remote: str | None
     hits: int
     misses: int
+    sources: Mapping[str, int]
     reasons: Mapping[str, int]
 
 
@@ -70,46 +97,40 @@ class Info:
 class Building:
     """The right to build an entry; or what another built while this waited for it."""
 
-    artifact: Artifact | None
+    found: Found
+
+    @property
+    def artifact(self) -> Artifact | None:
+        return self.found.artifact
 
 
-class _Memory:
-    """The artifacts of this process, those used last."""
+class _Index(Protocol):
+    """Who keeps a store's bound; every method may raise OSError."""
 
-    def __init__(self) -> None:
-        self._artifacts: Final[OrderedDict[bytes, Artifact]] = OrderedDict()
-        self._bytes = 0
+    mended: bool
 
-    def get(self, key: Key) -> Artifact | None:
-        artifact = self._artifacts.get(key.material)
-        if artifact is not None:
-            self._artifacts.move_to_end(key.material)
-        return artifact
-
-    def put(self, key: Key, artifact: Artifact) -> None:
-        self.drop(key)
-        self._artifacts[key.material] = artifact
-        self._bytes += artifact.size
-        while self._bytes > MEMORY_LIMIT and len(self._artifacts) > 1:
-            _, oldest = self._artifacts.popitem(last=False)
-            self._bytes -= oldest.size
-
-    def drop(self, key: Key) -> None:
-        before = self._artifacts.pop(key.material, None)
-        if before is not None:
-            self._bytes -= before.size
+    def put(self, identity: str, data: bytes) -> None: ...
+    def remove(self, identity: str) -> None: ...
+    def clear(self) -> None: ...
+    def trim(self) -> None: ...
 
 
 @final
 class Store:
     """Entries on disk and in memory. Open one with `Store.open`."""
 
-    def __init__(self, directory: Path | None, limit: int, wait: float) -> None:
+    def __init__(self, directory: Path | None, limit: int, entries: int, wait: float) -> None:
         self.directory: Final = directory
-        self._limit: Final = limit
+        self.limit: Final = limit
+        self.entries: Final = entries
+        self.files: Final = (
+            Files(place.for_system(str(directory / str(FORMAT)))) if directory else None
+        )
         self._wait: Final = wait
-        self._files: Final = Files(str(directory / str(FORMAT))) if directory else None
-        self._memory = _Memory()
+        self._memory: Final = Memory(MEMORY_LIMIT)
+        self._uses: Final = Uses(self.files.root) if self.files else None
+        if self._uses is not None:
+            weakref.finalize(self, self._uses.flush)
         self._outcomes: Final[Counter[str]] = Counter()
         self._warned = False
         self._writes = directory is not None
@@ -120,7 +141,7 @@ class Store:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._flights: dict[str, threading.Event] = {}
-        self._index: Index | None = None
+        self._index: _Index | None = None
 
     @classmethod
     def open(
@@ -128,6 +149,7 @@ class Store:
         directory: str | os.PathLike[str] | None = None,
         *,
         limit: int | None = None,
+        entries: int | None = None,
         wait: float = WAIT,
     ) -> Store:
         """Open the store of a directory.
@@ -135,29 +157,35 @@ class Store:
         Args:
             directory: where; by default what the environment says (`place`).
             limit: bytes that it may take; by default what the environment says.
+            entries: entries that it may hold; by default what the environment says.
             wait: seconds to wait for another who builds the same entry.
         """
         if place.is_disabled():
-            return cls(None, 0, wait)
+            return cls(None, 0, 0, wait)
         try:
             limit = place.limit() if limit is None else limit
+            entries = place.entries() if entries is None else entries
             folder = place.directory() if directory is None else Path(directory).absolute()
             place.prepare(folder)
         except CacheStoreError as error:
-            store = cls(None, 0, wait)
-            store._trouble(error)
+            store = cls(None, 0, 0, wait)
+            store.trouble(error)
             return store
-        return cls(folder, limit, wait)
+        return cls(folder, limit, entries, wait)
 
     # -- using it ------------------------------------------------------------------------------
 
     def get(self, key: Key, tools: Tools) -> Artifact | None:
         """The artifact of a key, unless there is none that can be used here."""
+        return self.look(key, tools).artifact
+
+    def look(self, key: Key, tools: Tools) -> Found:
+        """The same with where it was, or why it is not there."""
         self._check_process()
-        artifact, outcome = self._find(key, tools)
+        found = self._find(key, tools)
         with self._lock:
-            self._outcomes[outcome] += 1
-        return artifact
+            self._outcomes[found.outcome] += 1
+        return found
 
     def put(self, key: Key, artifact: Artifact) -> None:
         """Keep an artifact."""
@@ -165,16 +193,22 @@ class Store:
         with self._lock:
             self._memory.put(key, artifact)
         if self._writes:
-            self._write(identity(key, artifact), pack(key, artifact))
+            kept = artifact if place.keeps_text() else artifact.without_text()
+            data = pack(key, kept)
+            self.with_index(lambda index: index.put(identity(key, artifact), data))
 
-    def discard(self, key: Key) -> None:
-        """Move a key's entries away: what they hold could not be loaded."""
+    def forget(self, key: Key) -> None:
+        """Keep a key's artifact no longer in memory."""
         self._check_process()
         with self._lock:
             self._memory.drop(key)
-        if self._files is not None:
+
+    def discard(self, key: Key) -> None:
+        """Move a key's entries away: what they hold could not be loaded."""
+        self.forget(key)
+        if self.files is not None:
             for name in self._candidates(key):
-                self._files.quarantine(name)
+                self.files.quarantine(name)
 
     @contextmanager
     def building(self, key: Key, tools: Tools) -> Iterator[Building]:
@@ -188,7 +222,7 @@ class Store:
             event = self._flights.setdefault(key, threading.Event())
         if ahead is not None:
             ahead.wait(self._wait)
-            yield Building(self._find(key, tools)[0])
+            yield Building(self._find(key, tools))
             return
         lease = self._lease(key)
         try:
@@ -203,41 +237,51 @@ class Store:
 
     def obtain(self, key: Key, tools: Tools, build: Callable[[], Artifact]) -> Artifact:
         """The artifact of a key, built if there is none."""
-        artifact = self.get(key, tools)
-        if artifact is not None:
-            return artifact
+        found = self.find_or_build(key, tools, build)
+        assert found.artifact is not None
+        return found.artifact
+
+    def find_or_build(self, key: Key, tools: Tools, build: Callable[[], Artifact]) -> Found:
+        """The artifact of a key, built if there is none; with where it comes from, and why it had
+        to be built."""
+        found = self.look(key, tools)
+        if found.artifact is not None:
+            return found
         with self.building(key, tools) as building:
             if building.artifact is not None:
-                return building.artifact
+                return building.found
             artifact = build()
             self.put(key, artifact)
-            return artifact
+        return Found(artifact, "built", found.detail or found.outcome)
 
     def clear(self) -> None:
         """Delete all entries, also those in memory."""
         self._check_process()
         with self._lock:
-            self._memory = _Memory()
-        if self._files is None:
+            self._memory.clear()
+        if self.files is None:
             return
-        if os.path.exists(os.path.join(self._files.root, "cache.db")):
-            self._with_index(lambda index: index.clear())
-        for name, _ in self._files.all():
-            self._files.remove(name)
+        if os.path.exists(self.files.root):
+            self.with_index(lambda index: index.clear())
+        for name, _ in self.files.all():
+            self.files.remove(name)
 
     def info(self) -> Info:
         """What it holds, and how it did in this process."""
-        sizes = [status.st_size for _, status in self._files.all()] if self._files else []
+        sizes = [status.st_size for _, status in self.files.all()] if self.files else []
         with self._lock:
             outcomes = dict(self._outcomes)
-        hits = outcomes.pop("hit", 0)
+        sources = {name: outcomes.pop(name) for name in SOURCES & outcomes.keys()}
         return Info(
             directory=str(self.directory) if self.directory else None,
             entries=len(sizes),
             bytes=sum(sizes),
-            limit=self._limit,
-            hits=hits,
+            limit=self.limit,
+            entries_limit=self.entries,
+            remote=None,
+            hits=sum(sources.values()),
             misses=sum(outcomes.values()),
+            sources=sources,
             reasons=outcomes,
         )
 
@@ -246,107 +290,129 @@ class Store:
     def _check_process(self) -> None:
         if self._process != os.getpid():
             self._begin()
+            if self._uses is not None:
+                self._uses.begin()
 
-    def _find(self, key: Key, tools: Tools) -> tuple[Artifact | None, str]:
-        """An artifact and ``hit``, or none and the reason."""
+    def _find(self, key: Key, tools: Tools) -> Found:
         with self._lock:
             artifact = self._memory.get(key)
         if artifact is not None:
-            return artifact, "hit"
-        if self._files is None:
-            return None, "absent"
-        reason = "absent"
+            return Found(artifact, "memory")
+        best = Found(None, "absent")
+        if self.files is None:
+            return best
         try:
-            for name in self._files.candidates(key):
-                artifact, outcome = self._read(name, key, tools)
-                if artifact is not None:
+            for name in self.files.candidates(key):
+                found = self._read(name, key, tools)
+                if found.artifact is not None:
+                    assert self._uses is not None
                     with self._lock:
-                        self._memory.put(key, artifact)
-                    return artifact, outcome
-                if outcome != "absent":
-                    reason = outcome
-        except OSError:
-            reason = "unreadable"
-        return None, reason
+                        self._memory.put(key, found.artifact)
+                        self._uses.count(identity_of(name))
+                    return found
+                if found.outcome != "absent":
+                    best = found
+        except OSError as error:
+            return Found(None, "unreadable", str(error))
+        return best
 
-    def _read(self, name: str, key: Key, tools: Tools) -> tuple[Artifact | None, str]:
-        assert self._files is not None
+    def _read(self, name: str, key: Key, tools: Tools) -> Found:
+        assert self.files is not None
         try:
-            artifact = unpack(self._files.read(name), key)
+            artifact = unpack(self.files.read(name), key)
         except FileNotFoundError:  # evicted while we looked
-            return None, "absent"
-        except OSError:
-            return None, "unreadable"
-        except CorruptError:
-            self._files.quarantine(name)
-            return None, "corrupt"
-        return (artifact, "hit") if _is_accepted(artifact, tools) else (None, "tool")
+            return Found(None, "absent")
+        except UntrustedError as error:
+            return Found(None, "untrusted", str(error))
+        except OSError as error:
+            return Found(None, "unreadable", str(error))
+        except FormatError as error:
+            return Found(None, "format", str(error))
+        except CorruptError as error:
+            self.files.quarantine(name)
+            return Found(None, "corrupt", str(error))
+        refusal = _refusal(artifact, tools)
+        return Found(None, "tool", refusal) if refusal else Found(artifact, "disk")
 
     def _candidates(self, key: Key) -> list[str]:
-        assert self._files is not None
+        assert self.files is not None
         try:
-            return self._files.candidates(key)
+            return self.files.candidates(key)
         except OSError:
             return []
 
     def _lease(self, key: Key) -> Lease | None:
-        if self._files is None or not self._writes:
+        if self.files is None or not self._writes:
             return None
         from khaljit.cache.flight import Lease  # for those who build
 
-        return Lease(os.path.join(self._files.root, "leases", key))
+        return Lease(os.path.join(self.files.root, "leases", key))
 
-    def _await(self, key: Key, tools: Tools, lease: Lease | None) -> Artifact | None:
+    def _await(self, key: Key, tools: Tools, lease: Lease | None) -> Found:
         """Take the lease, or wait for what its holder builds."""
         if lease is None:
-            return None
+            return Found(None, "absent")
         deadline = time.monotonic() + self._wait
         pause = 0.001
         while True:
             taken = lease.take()
-            artifact, _ = self._find(key, tools)  # also now: it may be there since we looked
-            if taken or artifact is not None or time.monotonic() > deadline:
-                return artifact
+            found = self._find(key, tools)  # also now: it may be there since we looked
+            if taken or found.artifact is not None or time.monotonic() > deadline:
+                return found
             lease.break_if_dead()
             time.sleep(pause)
             pause = min(pause * 1.5, 0.05)
 
-    def _write(self, identity: str, data: bytes) -> None:
-        self._with_index(lambda index: index.put(identity, data))
-
-    def _with_index(self, use: Callable[[Index], None]) -> None:
+    def with_index(self, use: Callable[[_Index], None]) -> None:
         """Use the index; after a failure nothing more is written in this process."""
-        from khaljit.cache.index import FAILURES, Index  # diskcache: 10 ms, for writers only
-
-        assert self._files is not None
         try:
             with self._lock:
                 if self._index is None:
-                    os.makedirs(self._files.root, mode=0o700, exist_ok=True)
-                    self._index = Index(self._files, self._limit)
+                    self._index = self._open_index()
                 index = self._index
             use(index)
-        except FAILURES as error:
+        except OSError as error:
             self._writes = False
-            self._trouble(
+            self.trouble(
                 CacheStoreError(
-                    f"the cache in {self.directory} cannot be written to "
-                    f"({str(error) or 'its index is locked'})",
+                    f"the cache in {self.directory} cannot be written to ({error})",
                     "make room or give the right to write there, set KHALJIT_CACHE_DIR to another "
                     "directory, or KHALJIT_CACHE=0",
                 )
             )
             return
+        except CacheStoreError as error:
+            self._writes = False
+            self.trouble(error)
+            return
         if index.mended:
             index.mended = False
-            self._trouble(
+            self.trouble(
                 CacheStoreError(
                     f"the index of the cache in {self.directory} was damaged and begun again",
                     "nothing to do; should it happen again, check that file system",
                 )
             )
 
-    def _trouble(self, error: CacheStoreError) -> None:
+    def _open_index(self) -> _Index:
+        from khaljit.cache.filesystems import is_network
+
+        assert self.files is not None
+        os.makedirs(self.files.root, mode=0o700, exist_ok=True)
+        place.check(self.files.root)
+        if not is_network(self.files.root):
+            try:
+                from khaljit.cache.index import Index  # diskcache: 10 ms, for writers only
+            except ImportError:  # a Python that was built without SQLite
+                pass
+            else:
+                return Index(self.files, self.limit, self.entries)
+        from khaljit.cache.plain import PlainIndex
+
+        return PlainIndex(self.files, self.limit, self.entries)
+
+    def trouble(self, error: CacheStoreError) -> None:
+        """Warn, the first time; or raise, where that is asked for."""
         if place.is_strict():
             raise error
         if not self._warned:
@@ -358,9 +424,13 @@ class Store:
             )
 
 
-def _is_accepted(artifact: Artifact, tools: Tools) -> bool:
-    """Whether what a tool made may be used where another version of it may be installed."""
+def _refusal(artifact: Artifact, tools: Tools) -> str:
+    """Why what a tool made may not be used where another version of it is installed; empty where
+    it may."""
     if artifact.tool is None or artifact.shipped:
-        return True
+        return ""
     name, version = artifact.tool
-    return tools(name) in (None, version)
+    here = tools(name)
+    if here in (None, version):
+        return ""
+    return f"{name} {version} made it, and {name} {here} is here"

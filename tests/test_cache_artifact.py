@@ -12,7 +12,7 @@ import pytest
 
 from khaljit.cache import artifact as artifact_module
 from khaljit.cache.artifact import Artifact, pack, read, unpack
-from khaljit.cache.errors import CorruptError
+from khaljit.cache.errors import CorruptError, FormatError
 from khaljit.cache.keys import key
 
 KEY = key(trace=b"kernel k { }" * 20, target=b"x86-64-v4")
@@ -30,6 +30,7 @@ def random_artifact(rng: random.Random) -> Artifact:
         plan,
         rng.choice([None, ("llvmlite", "0.50.0 LLVM 22.1.0")]),
         text=rng.choice(["", "define void @k() ü\n" * 40]),
+        about=rng.choice([None, {"kernel": "k", "created": 1_800_000_000}]),
         shipped=rng.random() < 0.5,
     )
 
@@ -60,6 +61,7 @@ def test_equal_artifacts_give_equal_bytes() -> None:
         Artifact(b"x", {"a": 1}, None, text="text"),
         Artifact(b"x", {"a": 1}, ("t", "1"), text="test"),
         Artifact(b"x", {"a": 1}, ("t", "1"), text="text", shipped=True),
+        Artifact(b"x", {"a": 1}, ("t", "1"), text="text", about={"kernel": "k"}),
     ],
 )
 def test_artifacts_that_differ_are_unequal_before_and_after(other: Artifact) -> None:
@@ -79,7 +81,7 @@ def test_every_flipped_bit_is_found() -> None:
         for bit in range(8):
             damaged = bytearray(data)
             damaged[at] ^= 1 << bit
-            with pytest.raises(CorruptError):
+            with pytest.raises((CorruptError, FormatError)):
                 read(bytes(damaged))
 
 
@@ -109,10 +111,12 @@ def test_lengths_that_shift_a_border_are_found() -> None:
         b"null",
         b"[]",
         b"{}",
-        b'{"plan":{},"shipped":false}',
-        b'{"plan":7,"shipped":false,"tool":null}',
-        b'{"plan":{},"shipped":false,"tool":["one"]}',
-        b'{"plan":{},"shipped":false,"tool":7}',
+        b'{"about":{},"plan":{},"shipped":false}',
+        b'{"plan":{},"shipped":false,"tool":null}',
+        b'{"about":{},"plan":7,"shipped":false,"tool":null}',
+        b'{"about":7,"plan":{},"shipped":false,"tool":null}',
+        b'{"about":{},"plan":{},"shipped":false,"tool":["one"]}',
+        b'{"about":{},"plan":{},"shipped":false,"tool":7}',
         b"\xff\xfe",
     ],
 )

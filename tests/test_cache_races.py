@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from khaljit.cache import flight
-from khaljit.cache.artifact import Artifact
+from khaljit.cache.artifact import FORMAT, Artifact
 from khaljit.cache.flight import Lease
 from khaljit.cache.keys import Key, key
 from khaljit.cache.store import Store
@@ -181,16 +181,16 @@ def test_of_many_processes_one_builds(folder: Path, tmp_path: Path) -> None:
         process.communicate(timeout=60)
         assert process.returncode == 0
     assert log.read_text() == "built\n"
-    assert list((folder / "1" / "leases").iterdir()) == []
+    assert list((folder / str(FORMAT) / "leases").iterdir()) == []
 
 
 def test_the_lease_of_a_killed_process_is_taken_over(folder: Path) -> None:
     stop(start(HOLDER, folder))
-    assert len(list((folder / "1" / "leases").iterdir())) == 1
+    assert len(list((folder / str(FORMAT) / "leases").iterdir())) == 1
     begun = time.monotonic()
     assert Store.open(folder).obtain(numbered(1), none, lambda: ARTIFACT) == ARTIFACT
     assert time.monotonic() - begun < 15
-    assert list((folder / "1" / "leases").iterdir()) == []
+    assert list((folder / str(FORMAT) / "leases").iterdir()) == []
 
 
 def test_a_living_builder_is_waited_for_a_bounded_time(folder: Path) -> None:
@@ -200,7 +200,7 @@ def test_a_living_builder_is_waited_for_a_bounded_time(folder: Path) -> None:
         begun = time.monotonic()
         assert store.obtain(numbered(1), none, lambda: ARTIFACT) == ARTIFACT
         assert time.monotonic() - begun > 0.25
-        assert len(list((folder / "1" / "leases").iterdir())) == 1, "the lease is still its"
+        assert len(list((folder / str(FORMAT) / "leases").iterdir())) == 1, "the lease is still its"
     finally:
         stop(holder)
 

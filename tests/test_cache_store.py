@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from khaljit.cache import store as store_module
-from khaljit.cache.artifact import Artifact
+from khaljit.cache.artifact import FORMAT, Artifact
 from khaljit.cache.files import is_entry
 from khaljit.cache.keys import Key, key
 from khaljit.cache.store import Store
@@ -38,7 +38,9 @@ def numbered(number: int) -> Key:
 
 def files_in(directory: Path) -> list[Path]:
     return [
-        path for path in directory.glob("1/??/*") if is_entry(f"{path.parent.name}/{path.name}")
+        path
+        for path in directory.glob(f"{FORMAT}/??/*")
+        if is_entry(f"{path.parent.name}/{path.name}")
     ]
 
 

@@ -19,7 +19,7 @@ import pytest
 from khaljit.cache import files as files_module
 from khaljit.cache import index as index_module
 from khaljit.cache import place
-from khaljit.cache.artifact import Artifact
+from khaljit.cache.artifact import FORMAT, Artifact
 from khaljit.cache.errors import CacheStoreError, CacheWarning
 from khaljit.cache.files import Files, is_entry
 from khaljit.cache.index import EntryDisk
@@ -42,7 +42,7 @@ def artifact(number: int = 0, size: int = 1000) -> Artifact:
 
 
 def entries(directory: Path) -> list[Path]:
-    found = directory.glob("1/??/*")
+    found = directory.glob(f"{FORMAT}/??/*")
     return [path for path in found if is_entry(f"{path.parent.name}/{path.name}")]
 
 
@@ -131,7 +131,7 @@ def test_a_size_that_is_none_warns(
 def test_a_directory_that_others_can_write_to_is_refused(folder: Path, mode: int) -> None:
     Store.open(folder).put(numbered(1), artifact(99))
     folder.chmod(mode)
-    with pytest.warns(CacheWarning, match=r"other users can write.*\n  mend: chmod 700 "):
+    with pytest.warns(CacheWarning, match=r"other users can write.*\n  mend: chmod go-w "):
         store = Store.open(folder)
     assert store.get(numbered(1), none) is None
     goes_on_in_memory(store)
@@ -247,7 +247,7 @@ def test_a_full_disk_warns_once_and_leaves_nothing_half_written(
         def write(self, data: bytes) -> int:
             return self.file.write(data[:10])
 
-    def open_full(path: str, mode: str, buffering: int) -> object:
+    def open_full(path: str, mode: str, buffering: int, **_: object) -> object:
         return Full(path) if mode == "xb" else real_open(path, mode, buffering)
 
     monkeypatch.setattr(files_module, "open", open_full, raising=False)
@@ -289,14 +289,14 @@ def test_a_damaged_entry_is_a_miss_is_moved_away_and_is_rebuilt(folder: Path, ho
         assert store.info().reasons == {"corrupt": 1}
         assert len(entries(folder)) == 1
         assert Store.open(folder).get(numbered(1), none) == artifact(7)
-    assert len(list((folder / "1" / "quarantine").iterdir())) == 5
+    assert len(list((folder / str(FORMAT) / "quarantine").iterdir())) == 5
 
 
 def test_an_entry_under_another_keys_name_is_a_miss(folder: Path) -> None:
     Store.open(folder).put(numbered(1), artifact(1))
     (path,) = entries(folder)
     other = numbered(2)
-    wrong = folder / "1" / other[:2] / (other[2:] + path.name[30:])
+    wrong = folder / str(FORMAT) / other[:2] / (other[2:] + path.name[30:])
     wrong.parent.mkdir(exist_ok=True)
     path.rename(wrong)
     store = Store.open(folder)
@@ -314,7 +314,7 @@ def test_the_quarantine_does_not_grow_without_end(
         damage(path, "cut", random.Random(1))
         assert Store.open(folder).get(numbered(number), none) is None
         assert entries(folder) == []
-    assert len(list((folder / "1" / "quarantine").iterdir())) == 3
+    assert len(list((folder / str(FORMAT) / "quarantine").iterdir())) == 3
 
 
 @posix
@@ -341,9 +341,9 @@ def test_junk_among_the_entries_is_tolerated(folder: Path) -> None:
     store.put(numbered(1), artifact(1))
     made = numbered(1)
     for name in ("README", made[2:], made[2:] + ".x", "new-00", ".nfs0001"):
-        (folder / "1" / made[:2] / name).write_bytes(b"junk")
-    (folder / "1" / made[:2] / "folder").mkdir()
-    (folder / "1" / "zz").write_bytes(b"junk")
+        (folder / str(FORMAT) / made[:2] / name).write_bytes(b"junk")
+    (folder / str(FORMAT) / made[:2] / "folder").mkdir()
+    (folder / str(FORMAT) / "zz").write_bytes(b"junk")
     fresh = Store.open(folder)
     assert fresh.get(made, none) == artifact(1)
     fresh.put(numbered(2), artifact(2))
@@ -360,7 +360,7 @@ def test_a_damaged_index_costs_no_entry(folder: Path, how: str) -> None:
     filler = Store.open(folder)
     for number in range(5):
         filler.put(numbered(number), artifact(number))
-    path = folder / "1" / "cache.db"
+    path = folder / str(FORMAT) / "cache.db"
     if how == "another database":
         path.unlink()
         with closing(sqlite3.connect(path)) as database:
@@ -394,7 +394,7 @@ def test_an_index_that_is_damaged_while_in_use_is_begun_again(folder: Path) -> N
     store = Store.open(folder)
     for number in range(50):
         store.put(numbered(number), artifact(number))
-    path = folder / "1" / "cache.db"
+    path = folder / str(FORMAT) / "cache.db"
     data = bytearray(path.read_bytes())
     data[4096:] = random.Random(1).randbytes(len(data) - 4096)
     path.write_bytes(data)
@@ -409,7 +409,9 @@ def test_a_locked_index_is_not_waited_for_long(
 ) -> None:
     monkeypatch.setattr(index_module, "PATIENCE", 0.2)
     Store.open(folder).put(numbered(1), artifact(1))
-    with closing(sqlite3.connect(folder / "1" / "cache.db", isolation_level=None)) as holder:
+    with closing(
+        sqlite3.connect(folder / str(FORMAT) / "cache.db", isolation_level=None)
+    ) as holder:
         holder.execute("BEGIN EXCLUSIVE")
         store = Store.open(folder)
         assert store.get(numbered(1), none) == artifact(1)
@@ -442,9 +444,9 @@ def test_a_pickle_in_the_index_is_never_loaded(folder: Path, tmp_path: Path) -> 
     made = numbered(1)
     filler = Store.open(folder, limit=100_000)
     filler.put(made, artifact(1))
-    planted = folder / "1" / "zz.val"
+    planted = folder / str(FORMAT) / "zz.val"
     planted.write_bytes(pickled)
-    with closing(sqlite3.connect(folder / "1" / "cache.db")) as database:
+    with closing(sqlite3.connect(folder / str(FORMAT) / "cache.db")) as database:
         insert = (
             "INSERT INTO Cache (key, raw, store_time, access_time, size, mode, filename, value) "
             "VALUES (?, ?, 0, 0, 0, 4, ?, ?)"
@@ -495,7 +497,7 @@ def long_ago(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def count_rows(folder: Path) -> int:
-    with closing(sqlite3.connect(folder / "1" / "cache.db")) as database:
+    with closing(sqlite3.connect(folder / str(FORMAT) / "cache.db")) as database:
         (count,) = database.execute("SELECT COUNT(*) FROM Cache").fetchone()
     return int(count)
 
@@ -505,7 +507,7 @@ def test_entries_without_a_row_are_taken_in_and_kept_within_the_bound(folder: Pa
     filler = Store.open(folder)
     for number in range(10):
         filler.put(numbered(number), artifact(number))
-    with closing(sqlite3.connect(folder / "1" / "cache.db")) as database:
+    with closing(sqlite3.connect(folder / str(FORMAT) / "cache.db")) as database:
         database.execute("DELETE FROM Cache")
         database.commit()
     store = Store.open(folder)
