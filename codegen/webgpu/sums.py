@@ -15,9 +15,11 @@ After::
     %r = sub (bitcast f32 (or (bitcast u32 %t) (scalar zero))) 12582912.0
 
 A product that is part of a sum or of another product is hidden as well, unless fast maths is asked
-for: what may be rounded once is an ``fma`` already, and products are not to be regrouped.
+for: what may be rounded once is an ``fma`` already, and products are not to be regrouped. So is a
+sum in a sum where there is a constant to gather: ``(x + y) - 0.1`` is not ``x + (y - 0.1)``.
 The same goes for ``x - x``, which is NaN for infinity and NaN, and for constants 0, since ``x * 0``
-and ``x + 0`` are not what they would be without NaN and -0; and for ``select(x > c, c, x)``, which
+and ``x + 0`` are not what they would be without NaN and -0, and for what is read from local memory,
+where a driver may find the 0 that was stored; and for ``select(x > c, c, x)``, which
 is NaN for NaN, as a minimum is not.
 
 What sums have in common is looked for a few steps deep. Polynomials and plain chains of sums have
@@ -31,15 +33,16 @@ from typing import Final, final
 
 from khaljit.codegen.writing import Writer
 from khaljit.tracer.build import constant
-from khaljit.tracer.ir import Value
+from khaljit.tracer.ir import Space, Value
 from khaljit.tracer.ops import Op
 
-__all__ = ["Sums"]
+__all__ = ["Sums", "chooses_extreme"]
 
 _SUMS: Final = frozenset({Op.ADD, Op.SUB, Op.FMA})
 _PARTED: Final = _SUMS | {Op.MUL}
 _ORDERS: Final = frozenset({Op.LT, Op.LE, Op.GT, Op.GE})
 _PRODUCTS: Final = frozenset({Op.MUL, Op.FMA})
+_SAME_ZERO: Final = frozenset({Op.CAST, Op.BITCAST, Op.NEG})
 _DEPTH: Final = 4
 _CONSTANT: Final = "constant"
 
@@ -73,13 +76,12 @@ class Sums:
             args = self._apart(x, self._within(y, _DEPTH)), self._apart(y, self._within(x, _DEPTH))
         if not self._fast and op is not Op.FMA:
             args = tuple(self.hide(arg) if _is_product(arg) else arg for arg in args)
+        if not self._fast and op in _SUMS and any(map(_has_constant, args)):
+            args = tuple(self.hide(arg) if arg.op in _SUMS else arg for arg in args)
         return tuple(self.hide(arg) if _is_zero(arg) else arg for arg in args)
 
     def chosen(self, condition: Value, yes: Value, no: Value) -> tuple[Value, Value, Value]:
-        """The operands of a selection that must not become a minimum, which would lose a NaN."""
-        compared = condition.args[0] if condition.op is Op.NOT else condition
-        if compared.op not in _ORDERS or {yes, no} != set(compared.args):
-            return condition, yes, no
+        """The operands of a selection of an extreme, kept from becoming one, which loses a NaN."""
         if yes.op is Op.CONST:
             return condition, yes, self.hide(no)
         return condition, self.hide(yes), no
@@ -124,9 +126,21 @@ class Sums:
         return parts
 
 
+def chooses_extreme(op: Op, args: tuple[Value, ...]) -> bool:
+    """Whether an operation selects the lesser or greater of two numbers that it compares."""
+    if op is not Op.SELECT:
+        return False
+    compared = args[0].args[0] if args[0].op is Op.NOT else args[0]
+    return compared.op in _ORDERS and set(args[1:]) == set(compared.args)
+
+
 def _factors(args: tuple[Value, ...]) -> tuple[Value, ...]:
     """The factors of a product that count: weighted sums have constants in common, harmlessly."""
     return tuple(arg for arg in args if arg.op is not Op.CONST)
+
+
+def _has_constant(x: Value) -> bool:
+    return x.op is Op.CONST or (x.op in _SUMS and any(arg.op is Op.CONST for arg in x.args))
 
 
 def _is_product(x: Value) -> bool:
@@ -134,4 +148,7 @@ def _is_product(x: Value) -> bool:
 
 
 def _is_zero(x: Value) -> bool:
-    return constant(x) == 0.0
+    """Whether a driver may know that a number is 0: a constant, or what local memory holds."""
+    while x.op in _SAME_ZERO:
+        x = x.args[0]
+    return constant(x) == 0.0 or (x.op is Op.LOAD and x.memory.space is Space.LOCAL)

@@ -51,7 +51,7 @@ from khaljit.codegen.webgpu.folding import folding
 from khaljit.codegen.webgpu.interface import Source
 from khaljit.codegen.webgpu.parameters import Parameters
 from khaljit.codegen.webgpu.places import Place, Places
-from khaljit.codegen.webgpu.sums import Sums
+from khaljit.codegen.webgpu.sums import Sums, chooses_extreme
 from khaljit.codegen.writing import UNSIGNED, Writer
 from khaljit.tracer.build import constant, to_number
 from khaljit.tracer.dtypes import DType, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u16, u32
@@ -66,10 +66,10 @@ _WRAPPING: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.ABS, Op.NOT, Op
 _ORDER: Final = frozenset({Op.LT, Op.LE, Op.GT, Op.GE})
 # Where a driver takes floats for real numbers.
 _HIDDEN: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.FMA})
-# What f16 does by itself; for the rest it goes through f32, which holds enough bits to round once.
-_HALF: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.ABS, Op.SELECT}) | frozenset(
-    {Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE}
-)
+# What f16 does by itself; for the rest it goes through f32, which holds enough bits to round once,
+# and where drivers are kept from what they would make of sums.
+_HALF: Final = frozenset({Op.NEG, Op.ABS, Op.SELECT, Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE})
+_HALF_FAST: Final = _HALF | {Op.ADD, Op.SUB, Op.MUL}
 
 
 def in_words(
@@ -94,6 +94,7 @@ class _Words(Rewriter):
     ) -> None:
         super().__init__(trace)
         self._arrays: Final = arrays
+        self._half: Final = _HALF_FAST if trace.options.fastmath else _HALF
         self._corrects: Final = not (caps.rounded or trace.options.fastmath)
         self._parameters: Final = parameters
         self._bindings: Final = bindings
@@ -111,7 +112,7 @@ class _Words(Rewriter):
             args = self._in_32_bits(*args)
         if op in _HIDDEN and args[0].dtype in (f32, f64):
             args = self._sums.operands(op, args)
-        if op is Op.SELECT and args[1].dtype in (f32, f64):
+        if chooses_extreme(op, args) and args[1].dtype in (f32, f64):
             args = self._sums.chosen(*args)
         return self._build(op, args, dtype)
 
@@ -194,7 +195,7 @@ class _Words(Rewriter):
 
     def _computed(self, op: Op, args: tuple[Value, ...], dtype: DType, result: DType) -> Value:
         w = self._write
-        if dtype is f16 and (op not in _HALF or _may_fuse(op, args)):
+        if dtype is f16 and (op not in self._half or chooses_extreme(op, args)):
             return self._in_f32(op, args)
         if dtype in (f32, f64) and op in (Op.EQ, Op.NE) and args[0] is args[1]:
             nan = is_nan(w, args[0])
@@ -212,12 +213,17 @@ class _Words(Rewriter):
 
     def _in_f32(self, op: Op, args: tuple[Value, ...]) -> Value:
         w = self._write
-        wide = tuple(w.cast(arg, f32) for arg in args)
-        if _may_fuse(op, args):
-            wide = tuple(self._sums.hide(one) for one in wide)
+        wide = tuple(map(self._widened, args))
         if op is Op.FMA:  # the product is exact; the sum rounds to odd, so that f16 rounds once
             return w.cast(sum_to_odd(w, w.mul(wide[0], wide[1]), wide[2]), f16)
         return w.cast(self._computed(op, wide, f32, f32), f16)
+
+    def _widened(self, x: Value) -> Value:
+        """An f16 as f32; constants stay such, since sums look at them."""
+        number = constant(x)
+        if x.dtype is bool_:
+            return x
+        return self._write.cast(x, f32) if number is None else self.builder.const(f32, number)
 
     def _counted(self, op: Op, x: Value, dtype: DType) -> Value:
         if dtype in HELD:
@@ -318,8 +324,3 @@ class _Words(Rewriter):
         built = self.builder.effect(value.op, args, value.attr, self.dtype(dtype))
         narrow = dtype in HELD and value.attr not in ("shuffle", "broadcast_first")
         return wrapped(self._write, built, dtype) if narrow else built
-
-
-def _may_fuse(op: Op, args: tuple[Value, ...]) -> bool:
-    """Whether a driver may round a sum of f16 and a product in it at once."""
-    return op in (Op.ADD, Op.SUB) and any(arg.op is Op.MUL for arg in args)

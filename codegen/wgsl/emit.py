@@ -22,7 +22,9 @@ from khaljit.codegen.program import Program
 from khaljit.codegen.spirv.forms import kind_of
 from khaljit.codegen.webgpu.lower import PLAIN_VARIANT, Lowered, Variant, lower
 from khaljit.codegen.wgsl.forms import ATOMICS, COLLECTIVES, FORMS, IDS, TYPES, literal
-from khaljit.tracer.dtypes import DType, f16, f64, u32, u64
+from khaljit.codegen.writing import UNSIGNED
+from khaljit.tracer.build import to_bits, to_number
+from khaljit.tracer.dtypes import DType, f16, f32, u32
 from khaljit.tracer.ir import AtomicAccess, Memory, Region, Space, Trace, Value, values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.rewriting import Walk, drive
@@ -273,11 +275,12 @@ class _Text:
         key = dtype, bits
         if key not in self._patterns:
             name = self._patterns[key] = self._new()
-            whole = {f16: u32, f64: u64}.get(dtype, u32)
-            self._locals.append(f"var {name}_bits = {literal(whole, bits)};")
-            text = f"bitcast<{TYPES[dtype]}>({name}_bits)"
-            if dtype is f16:
-                text = f"bitcast<vec2<f16>>({name}_bits).x"
+            held = f32 if dtype is f16 else dtype  # wgpu refuses vec2<f16> of the bits
+            whole = literal(UNSIGNED[held.bits], to_bits(held, to_number(dtype, bits)))
+            self._locals.append(f"var {name}_bits = {whole};")
+            text = f"bitcast<{TYPES[held]}>({name}_bits)"
+            if held is not dtype:
+                text = f"{TYPES[dtype]}({text})"
             self._locals.append(f"let {name} = {text};")
         return self._patterns[key]
 
@@ -287,6 +290,8 @@ class _Text:
         if value.op is Op.SCALAR:
             return self._let(f"parameters.p{value.attr}")
         args = [self._name(arg) for arg in value.args]
+        if all(arg.op is Op.CONST for arg in value.args):  # wgpu's reader would compute, not all
+            args = [self._let(arg) for arg in args]
         if value.op in _SHIFTS:
             args[1] = self._amount(value.args[1], args[1])
         form = FORMS[value.op, kind_of(value.args[-1].type)]

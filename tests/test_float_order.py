@@ -1,0 +1,102 @@
+"""Floats are computed in the order in which they are written, NaN, -0 and infinity included."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+import khaljit as kj
+
+pytestmark = pytest.mark.usefixtures("device")
+
+_HALVES = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan, 6e-8, -6e-8, 65504.0, 3.25, 1e-4)
+
+
+def _same(found: np.ndarray, expected: np.ndarray) -> None:
+    """The same bits, all NaN being one."""
+    bits = f"u{found.dtype.itemsize}"
+    same = (found.view(bits) == expected.view(bits)) | (np.isnan(found) & np.isnan(expected))
+    assert same.all(), np.argwhere(~same)[:5]
+
+
+def test_sums_are_not_regrouped(rng: np.random.Generator) -> None:
+    @kj.jit(contract=False)
+    def sums(
+        x: kj.Array1[kj.f32], y: kj.Array1[kj.f32], z: kj.Array1[kj.f32], out: kj.Array2[kj.f32]
+    ) -> None:
+        i = kj.global_id(0)
+        if i < x.size:
+            a, b, c = x[i], y[i], z[i]
+            out[0, i] = (x[0] + b * c) - 0.1
+            out[1, i] = (a + b) - 0.1
+            out[2, i] = a - (b - 0.1)
+            out[3, i] = (a + 0.3) - 0.1
+            out[4, i] = a * 3.3 * b * 1.7
+            total = a
+            for _ in range(3):
+                total = total - ((b - c) - 0.1)
+            out[5, i] = total
+
+    x, y, z = (rng.standard_normal(1001).astype(np.float32) for _ in range(3))
+    out = np.full((6, 1001), 77, np.float32)
+    sums[1001](x, y, z, out)
+    tenth, third = np.float32(0.1), np.float32(0.3)
+    step = (y - z) - tenth
+    expected = [
+        (x[0] + y * z) - tenth,
+        (x + y) - tenth,
+        x - (y - tenth),
+        (x + third) - tenth,
+        x * np.float32(3.3) * y * np.float32(1.7),
+        ((x - step) - step) - step,
+    ]
+    _same(out, np.stack(expected))
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_halves_keep_nan_infinity_and_the_sign_of_zero() -> None:
+    @kj.jit(contract=False)
+    def halves(x: kj.Array1[kj.f16], y: kj.Array1[kj.f16], out: kj.Array2[kj.f16]) -> None:
+        i = kj.global_id(0)
+        if i < x.size:
+            a, b = x[i], y[i]
+            own = kj.local(kj.f16, 2)
+            own[0] = 0.0
+            out[0, i] = a * 0.0
+            out[1, i] = a - a
+            out[2, i] = a * b - a * b
+            out[3, i] = (a - kj.f16(-0.0)) / (-1.5)
+            out[4, i] = kj.select(a < b, a, b)
+            out[5, i] = own[0] * a
+            out[6, i] = kj.fma(kj.f16(0.0), a, b)
+
+    x, y = (axis.ravel() for axis in np.meshgrid(*[np.array(_HALVES, np.float16)] * 2))
+    out = np.full((7, x.size), 77, np.float16)
+    halves[x.size](x, y, out)
+    zero = np.float16(0)
+    expected = [
+        x * zero,
+        x - x,
+        x * y - x * y,
+        (x - np.float16(-0.0)) / np.float16(-1.5),
+        np.where(x < y, x, y),
+        zero * x,
+        (zero.astype(np.float64) * x + y).astype(np.float16),
+    ]
+    _same(out, np.stack(expected))
+
+
+def test_constants_in_a_kernel_that_uses_what_a_compare_exchange_gives() -> None:
+    @kj.jit
+    def constants(lock: kj.Array1[kj.i32], out: kj.Array1[kj.f16], s: kj.f16) -> None:
+        i = kj.global_id(0)
+        if i < out.size:
+            old = kj.atomic_compare_exchange(lock, i, 0, 7)
+            out[i] = kj.f16(math.inf) if old == 0 else kj.f16(math.nan)
+
+    lock, out = np.array([0, 1, 0], np.int32), np.zeros(3, np.float16)
+    constants[3](lock, out, np.float16(1))
+    _same(out, np.array([math.inf, math.nan, math.inf], np.float16))
+    assert list(lock) == [7, 1, 7]
