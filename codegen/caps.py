@@ -41,7 +41,6 @@ class Caps:
             taken.
         casts: pairs of source and destination.
         atomics: (kind, type) of the atomic operations that are taken as they are.
-        prints: whether kernels can print.
         max_workgroup: most invocations of a workgroup.
         max_workgroup_size: most invocations of a workgroup along x, y and z.
         shared_bytes: most bytes of shared memory of a workgroup.
@@ -59,7 +58,6 @@ class Caps:
     ops: frozenset[tuple[Op, DType]]
     casts: frozenset[tuple[DType, DType]]
     atomics: frozenset[tuple[str, DType]]
-    prints: bool
     max_workgroup: int
     max_workgroup_size: tuple[int, int, int]
     shared_bytes: int
@@ -123,7 +121,6 @@ def _llvm(name: str, *, half: bool, fma: bool, rounding: bool) -> Caps:
         ops=frozenset(ops),
         casts=frozenset(casts),
         atomics=frozenset(atomics),
-        prints=False,
         max_workgroup=1024,
         max_workgroup_size=(1024, 1024, 1024),
         shared_bytes=1 << 18,
@@ -203,7 +200,6 @@ def webgpu(
         ops=frozenset(ops),
         casts=frozenset((a, b) for a in dtypes for b in dtypes if a is not b),
         atomics=frozenset(atomics),
-        prints=False,
         max_workgroup=max_workgroup,
         max_workgroup_size=max_workgroup_size,
         shared_bytes=shared_bytes,
@@ -251,7 +247,6 @@ def _ptx(architecture: int, shared_kibibytes: int) -> Caps:
         ops=frozenset(ops),
         casts=frozenset(casts),
         atomics=frozenset(atomics),
-        prints=False,
         max_workgroup=1024,
         max_workgroup_size=(1024, 1024, 64),
         shared_bytes=shared_kibibytes << 10,

@@ -2,8 +2,8 @@
 
 One block of 8-byte little-endian slots, in this order: per array parameter its data pointer,
 ``ndim`` extents and ``ndim`` strides; per scalar parameter one slot, the value in its low bytes;
-three counts of workgroups (x, y, z); a pointer to the report. Targets that bind buffers apart
-leave the pointer slots out. Host packing and all code generators read the offsets from here.
+three counts of workgroups (x, y, z). Targets that bind buffers apart leave the pointer slots out.
+Host packing and all code generators read the offsets from here.
 """
 
 from __future__ import annotations
@@ -13,10 +13,9 @@ from typing import Final, final
 
 from khaljit.tracer.ir import Trace
 
-__all__ = ["REPORT_SLOTS", "SLOT", "ParameterBlock"]
+__all__ = ["SLOT", "ParameterBlock"]
 
 SLOT: Final = 8  # bytes
-REPORT_SLOTS: Final = 8  # i64 each: flag, site, x, y, z, value0, value1, value2
 
 
 @final
@@ -30,7 +29,6 @@ class ParameterBlock:
         strides: of each array's strides, one per axis.
         scalars: of each scalar.
         groups: of the counts of workgroups in x, y, z.
-        report: of the pointer to the report; None where buffers are bound apart.
         size: of the whole block.
     """
 
@@ -39,7 +37,6 @@ class ParameterBlock:
     strides: tuple[tuple[int, ...], ...]
     scalars: tuple[int, ...]
     groups: tuple[int, int, int]
-    report: int | None
     size: int
 
     @classmethod
@@ -61,6 +58,4 @@ class ParameterBlock:
         at += len(scalars) * SLOT
         groups = (at, at + SLOT, at + 2 * SLOT)
         at += 3 * SLOT
-        report = at if pointers else None
-        size = at + SLOT if pointers else at
-        return cls(tuple(data), tuple(shapes), tuple(strides), scalars, groups, report, size)
+        return cls(tuple(data), tuple(shapes), tuple(strides), scalars, groups, at)

@@ -190,12 +190,6 @@ class _Operations(_Expanding):
     # Effects.
 
     def effect(self, value: Value, args: tuple[Value, ...]) -> Value | None:
-        if value.op is Op.PRINT and not self.caps.prints:
-            raise CapabilityError(
-                f"{self.caps.name} cannot print",
-                at=value.at,
-                mend='run the kernel on the device "interpreter", or store what is of interest',
-            )
         if isinstance(value.attr, AtomicAccess):
             kind, dtype = value.attr.kind, value.type
             if (kind, dtype) not in self.caps.atomics:

@@ -157,10 +157,6 @@ class _Narrow(Rewriter):
             wide = tuple(self.widened(arg, value.type) for arg in args)
             result = self.builder.effect(value.op, wide, value.attr, f32)
             return self.narrowed(result, value.type)
-        if value.op in (Op.PRINT, Op.ASSERT):
-            args = tuple(
-                self.widened(arg, old.type) for arg, old in zip(args, value.args, strict=True)
-            )
         return super().effect(value, args)
 
     def _atomic(self, value: Value, args: tuple[Value, ...]) -> Value:

@@ -30,7 +30,6 @@ class Program:
         lanes: invocations that run as one: the subgroup size where the target decides it.
         shared: bytes of workgroup memory where a driver allots it.
         arena: bytes of scratch memory that each worker thread passes in, aligned to 64.
-        reports: the code may write the report (it holds an assert).
         interface: the buffers to bind and where each parameter stands, on targets that do not
             take the parameter block of ``layout.py``.
     """
@@ -44,7 +43,6 @@ class Program:
     lanes: int = 1
     shared: int = 0
     arena: int = 0
-    reports: bool = False
     interface: Interface | None = None
 
 

@@ -154,9 +154,12 @@ class Array(_OfElements[_E]):
     def numpy(self) -> np.ndarray[Any, Any]:
         """A copy of the elements as a NumPy array, once all work on them is done.
 
-        Vectors become a last axis; bf16 comes as its bits, in uint16.
+        Vectors become a last axis; bf16 comes as its bits, in uint16. Shows what kernels printed
+        and raises what they reported, as ``device.synchronize()`` does.
         """
-        return self.device.read(self)
+        found = self.device.read(self)
+        self.device.observe()
+        return found
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
         if copy is False:
@@ -175,7 +178,9 @@ class Array(_OfElements[_E]):
         while not pending.ready():
             self.device.poll()
             await asyncio.sleep(0)
-        return pending.take()[0]
+        found = pending.take()[0]
+        self.device.observe()
+        return found
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:

@@ -14,10 +14,12 @@ from functools import lru_cache
 from typing import Final, final
 
 from khaljit.backends.base import Device, Loaded, Target
+from khaljit.backends.reporting import Reporting
 from khaljit.cache.artifact import Artifact
 from khaljit.cache.errors import CacheStoreError
 from khaljit.cache.keys import Key, key
 from khaljit.cache.store import Store
+from khaljit.codegen.reports import has_report, with_reports
 from khaljit.tracer.convergence import check
 from khaljit.tracer.errors import CacheError
 from khaljit.tracer.ir import Trace
@@ -94,6 +96,8 @@ def compile_trace(trace: Trace, target: Target, salt: str | None = None) -> Comp
     """The artifact of a recorded trace: from the cache, or compiled now and stored."""
     check(trace)
     trace = contract(trace)
+    if target.reports:
+        trace = with_reports(trace)
     name = key_of(trace, target, salt)
     built: list[Artifact] = []
 
@@ -124,6 +128,8 @@ def load(device: Device, compiled: Compiled) -> Loaded:
             _LOADED.move_to_end(place)
             return found
     found = device.load_artifact(compiled.artifact, compiled.trace)
+    if has_report(compiled.trace):
+        found = Reporting(device, found, compiled.trace)
     with _LOCK:
         _LOADED[place] = found
         while len(_LOADED) > MAX_LOADED:

@@ -89,7 +89,8 @@ class Dispatch:
         ).run()
         for operand, there, writes in zip(self.operands, staged, self.written, strict=True):
             if writes and isinstance(operand.owner, np.ndarray) and isinstance(there.owner, Array):
-                operand.owner[...] = there.owner.numpy().view(operand.owner.dtype)
+                found = self.device.read(there.owner)
+                operand.owner[...] = found.view(operand.owner.dtype)
         self.device.synchronize()
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from khaljit.codegen.layout import REPORT_SLOTS, ParameterBlock
+from khaljit.codegen.layout import ParameterBlock
 from khaljit.codegen.program import Program
 from khaljit.tracer.dtypes import bool_
 from khaljit.tracer.floats import Array
@@ -212,13 +212,12 @@ def run_program(
     *,
     folded: bool = False,
     resident: int = 0,
-) -> list[int]:
-    """Launch a program over a grid of workgroups, changing the arrays in place; gives the report.
+) -> None:
+    """Launch a program over a grid of workgroups, changing the arrays in place.
 
     ``trace`` is the legal one. A resident program is run by so many blocks.
     """
     machine, block = Machine(program.text), ParameterBlock.of(trace)
-    report = np.zeros(REPORT_SLOTS, np.int64)
     data = bytearray(block.size)
     for k, (array, param) in enumerate(zip(arrays, trace.arrays, strict=True)):
         assert array.flags.c_contiguous
@@ -239,9 +238,6 @@ def run_program(
     if resident:
         counts = bytearray(struct.pack("<3I", *groups))
         struct.pack_into("<3q", data, block.groups[0], machine.buffers.add(counts), -1, -1)
-    assert block.report is not None
-    where = machine.buffers.add(memoryview(report.view(np.uint8).data))
-    struct.pack_into("<q", data, block.report, where)
     seen = trace.workgroup or (1, 1, 1)
     x, y, z = (
         -(-count * size // (own * item))
@@ -253,4 +249,3 @@ def run_program(
     if resident:
         blocks = (resident, 1, 1)
     machine.launch(blocks, program.workgroup, bytes(data), program.shared)
-    return [int(slot) for slot in report]

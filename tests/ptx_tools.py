@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import khaljit as kj
+from khaljit.backends import stages
 from khaljit.codegen.caps import row
-from khaljit.codegen.legalise import legalise
 from khaljit.codegen.program import Program
 from khaljit.codegen.ptx.arch import ARCHITECTURES
 from khaljit.codegen.ptx.emit import PtxEmitter
@@ -30,7 +30,6 @@ from khaljit.tracer.ir import (
     Trace,
 )
 from khaljit.tracer.passes.contract import contract
-from khaljit.tracer.passes.pipeline import optimise
 from khaljit.tracer.record import ArrayArgument, ScalarArgument, record
 from tests.ptx_machine import run_program
 
@@ -55,7 +54,7 @@ Argument = ArrayArgument | ScalarArgument
 
 
 def legal(trace: Trace, sm: str = "sm_90") -> Trace:
-    return legalise(optimise(contract(trace)), row(f"ptx:{sm}"))
+    return stages.legal(contract(trace), row(f"ptx:{sm}"))
 
 
 def emit(trace: Trace, sm: str = "sm_90") -> Program:
@@ -70,10 +69,10 @@ def run(
     sm: str = "sm_90",
     *,
     folded: bool = False,
-) -> list[int]:
+) -> None:
     ready = legal(trace, sm)
     program = PtxEmitter(sm, folded=folded).emit(ready)
-    return run_program(ready, program, arrays, scalars, groups, folded=folded)
+    run_program(ready, program, arrays, scalars, groups, folded=folded)
 
 
 def recorded(function: Any, arguments: Sequence[tuple[str, Argument]], **facts: Any) -> Trace:

@@ -13,7 +13,7 @@ import numpy as np
 
 from khaljit.backends.cpu.loader import Image, load
 from khaljit.codegen.caps import row
-from khaljit.codegen.layout import REPORT_SLOTS, ParameterBlock
+from khaljit.codegen.layout import ParameterBlock
 from khaljit.codegen.legalise import legalise
 from khaljit.codegen.llvm.assemble import assemble
 from khaljit.codegen.llvm.emit import LlvmEmitter
@@ -81,10 +81,9 @@ class Compiled:
         scalars: Sequence[int | float | bool],
         groups: tuple[int, int, int],
         chunk: int = 3,
-    ) -> list[int]:
-        """Run over a grid of workgroups, changing the arrays in place; gives the report."""
-        report = np.zeros(REPORT_SLOTS, np.int64)
-        params = self._pack(arrays, scalars, groups, report)
+    ) -> None:
+        """Run over a grid of workgroups, changing the arrays in place."""
+        params = self._pack(arrays, scalars, groups)
         total, next_item = self.items(groups), np.zeros(1, np.int64)
         arena = np.zeros(self.program.arena + 128, np.uint8)
         arena[:] = 0xA5
@@ -95,7 +94,6 @@ class Compiled:
         entry(params.ctypes.data, next_item.ctypes.data, total, chunk, start)
         behind = start - arena.ctypes.data + self.program.arena
         assert (arena[behind:] == 0xA5).all(), "the arena's end was overrun"
-        return [int(slot) for slot in report]
 
     def items(self, groups: tuple[int, int, int]) -> int:
         total = 1
@@ -110,7 +108,6 @@ class Compiled:
         arrays: Sequence[Array],
         scalars: Sequence[int | float | bool],
         groups: tuple[int, int, int],
-        report: Array,
     ) -> Array:
         block, data = self.block, bytearray(self.block.size)
         for k, (array, param) in enumerate(zip(arrays, self.trace.arrays, strict=True)):
@@ -124,8 +121,6 @@ class Compiled:
             data[offset : offset + len(raw)] = raw
         for offset, count in zip(block.groups, groups, strict=True):
             struct.pack_into("<q", data, offset, count)
-        assert block.report is not None
-        struct.pack_into("<q", data, block.report, report.ctypes.data)
         return np.frombuffer(bytes(data), np.uint8).copy()
 
     def _width(self, dtype: DType) -> np.dtype[np.generic]:

@@ -26,10 +26,10 @@ Groups = tuple[int, int, int]
 ROWS = [(3, 2, 4), (7, 1, 1), (1, 5, 2), (1, 1, 5), (0, 4, 4), (4, 0, 1), (4, 4, 0)]
 
 
-def run(trace: Trace, arrays: list[Any], groups: Groups, blocks: int) -> list[int]:
+def run(trace: Trace, arrays: list[Any], groups: Groups, blocks: int) -> None:
     ready = legal(trace)
     program = PtxEmitter("sm_90", resident=True).emit(ready)
-    return run_program(ready, program, arrays, [], groups, resident=blocks)
+    run_program(ready, program, arrays, [], groups, resident=blocks)
 
 
 def places(workgroup: Groups | None, bits: int) -> Trace:

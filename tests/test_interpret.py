@@ -1127,7 +1127,7 @@ def test_the_first_failed_assert_is_reported_and_the_kernel_runs_on() -> None:
     data = np.zeros((4, 8), np.int32)
     data[1, 7], data[2, 1], data[3, 5] = 105, 201, 300
     report = asserting().run(data, groups=(2, 2, 1))
-    assert report.failure == (5, (7, 1, 0), (105, 52.5))
+    assert report.failure == (Note("too much", 5), (7, 1, 0), (105, 52.5))
     assert (data == 1).all()
 
 

@@ -23,14 +23,12 @@ def test_slots_follow_one_another_in_the_documented_order() -> None:
     assert block.strides == ((3 * SLOT, 4 * SLOT), ())
     assert block.scalars == (6 * SLOT, 7 * SLOT)
     assert block.groups == (8 * SLOT, 9 * SLOT, 10 * SLOT)
-    assert block.report == 11 * SLOT
-    assert block.size == 12 * SLOT
+    assert block.size == 11 * SLOT
 
 
 def test_targets_that_bind_buffers_apart_have_no_pointer_slots() -> None:
     block = ParameterBlock.of(example(), pointers=False)
     assert block.pointers == ()
-    assert block.report is None
     assert block.shapes == ((0, SLOT), ())
     assert block.groups == (6 * SLOT, 7 * SLOT, 8 * SLOT)
     assert block.size == 9 * SLOT
@@ -43,6 +41,5 @@ def test_no_two_slots_overlap() -> None:
         *(slot for table in (block.shapes, block.strides) for axes in table for slot in axes),
         *block.scalars,
         *block.groups,
-        block.report,
     ]
-    assert sorted(slots, key=lambda slot: slot or 0) == list(range(0, block.size, SLOT))
+    assert sorted(slots) == list(range(0, block.size, SLOT))

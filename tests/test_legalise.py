@@ -35,7 +35,6 @@ from khaljit.tracer.ir import (
     AtomicAccess,
     Element,
     Memory,
-    Note,
     Options,
     Space,
     Trace,
@@ -382,18 +381,6 @@ def test_a_type_that_the_target_lacks_is_refused_with_the_line_and_a_mend() -> N
     assert error.mend is not None
     assert "cast to f32" in error.mend
     assert "llvm:x86-64-v3" in error.mend
-
-
-def test_a_print_is_refused_where_kernels_cannot_print() -> None:
-    site = Site(__file__, 3)
-
-    def build(b: Builder) -> None:
-        b.at = site
-        b.effect(Op.PRINT, (b.id("global"),), Note("{}"))
-
-    error = _refused(kernel(build), _BASE)
-    assert error.at == site
-    assert error.mend is not None
 
 
 def test_an_operation_without_an_expansion_is_refused() -> None:

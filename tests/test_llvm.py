@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pytest
 
-from khaljit.codegen.layout import ParameterBlock
 from khaljit.codegen.llvm.assemble import assemble, disassembly
 from khaljit.codegen.llvm.emit import LlvmEmitter
 from khaljit.codegen.llvm.scan import scan
@@ -44,7 +43,6 @@ from khaljit.tracer.ir import (
     AtomicAccess,
     Element,
     Memory,
-    Note,
     Options,
     Space,
     Trace,
@@ -657,29 +655,6 @@ def test_scans_of_floats_keep_zeros_and_skip_nan(level: str) -> None:
 # Asserts.
 
 
-@every_level
-def test_the_first_failure_is_reported_with_its_values(level: str) -> None:
-    params = [array_param(0, i32, 2)]
-
-    def build(b: Builder) -> None:
-        x, y = b.id("global", 0), b.id("global", 1)
-        value = b.load(b.memory(params[0].memory), (y, x), i32, Access())
-        holds = b.pure(Op.LT, (value, b.scalar(0, i32)))
-        half = b.pure(Op.MUL, (b.cast(value, f32), b.const(f32, -0.5)))
-        operands = (holds, b.pure(Op.NEG, (value,)), half, b.pure(Op.EQ, (x, y)))
-        b.effect(Op.ASSERT, operands, Note("too large", 17))
-
-    compiled = compile_trace(kernel(build, params, [i32]), level)
-    assert compiled.program.reports
-    a = np.zeros((3, 70), np.int32)
-    assert compiled.run([a], [5], (70, 3, 1)) == [0] * 8
-    a[1, 67] = a[2, 3] = 9
-    half = int(np.float32(-4.5).view(np.uint32))
-    assert compiled.run([a], [5], (70, 3, 1), chunk=1) == [1, 17, 67, 1, 0, -9, half, 0]
-    a[1, 1] = 8
-    assert compiled.run([a], [5], (70, 3, 1))[:6] == [1, 17, 1, 1, 0, -8]
-
-
 # The environment, and the object code.
 
 
@@ -806,10 +781,6 @@ def test_what_is_no_object_is_refused() -> None:
 def test_text_that_llvm_refuses_is_an_internal_error() -> None:
     with pytest.raises(InternalError, match="LLVM refuses"):
         assemble("define void @f() { ret i32 1 }", CpuTarget("x86-64-v3"))
-
-
-def test_the_report_has_a_slot_in_the_block() -> None:
-    assert ParameterBlock.of(scale_and_add(True, True)).report is not None
 
 
 def test_half_floats_are_moved_and_converted() -> None:

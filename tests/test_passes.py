@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-import khaljit as kj
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import bool_, f64, i32
 from khaljit.tracer.errors import Site
@@ -781,7 +780,7 @@ def _exit_if(b: Builder, condition: Value, op: Op, args: tuple[Value, ...] = ())
 # report_bounds
 
 
-def test_indices_out_of_bounds_are_reported_with_the_axis_and_the_line() -> None:
+def test_indices_out_of_bounds_are_reported_with_the_shape_and_the_line() -> None:
     site = Site(__file__, 7)
     params = [array_param(0, i32, 2)]
 
@@ -792,13 +791,12 @@ def test_indices_out_of_bounds_are_reported_with_the_axis_and_the_line() -> None
 
     trace = report_bounds(kernel(build, params))
     verify(trace)
-    assert trace.sites == (site, site)
+    assert trace.sites == (site,)
     array = np.zeros((3, 4), np.int32)
     report = interpret(trace, [array], [], (6, 1, 1))
-    assert report.failure == (1, (4, 0, 0), (4, 4))
+    text = "index ({}, {}) is out of bounds of a0 of shape ({}, {})"
+    assert report.failure == (Note(text), (4, 0, 0), (1, 4, 3, 4))
     assert array.tolist() == [[0] * 4, [5] * 4, [0] * 4]
-    texts = [e.attr.text for e in effects(trace.body) if isinstance(e.attr, Note)]
-    assert texts == ["index 0 of a0 is in bounds", "index 1 of a0 is in bounds"]
 
 
 def test_what_is_proven_in_bounds_is_not_reported() -> None:
@@ -821,19 +819,3 @@ def test_what_is_proven_in_bounds_is_not_reported() -> None:
         )
     )
     assert all(effect.op is not Op.ASSERT for effect in effects(done.body))
-
-
-@pytest.mark.parametrize("name", ["interpreter", "cpu"])
-def test_a_kernel_in_debug_mode_raises_for_an_index_out_of_bounds(name: str) -> None:
-    @kj.jit(debug=True)
-    def kernel(a: kj.Array1[kj.f32]) -> None:
-        a[kj.global_id(0) + 1] = 1.0
-
-    with kj.use(kj.device(name)):
-        kernel[4](np.zeros(5, np.float32))
-        with pytest.raises(
-            kj.KernelError, match=r"index 0 of a .* invocation \(4, 0, 0\)"
-        ) as caught:
-            kernel[5](np.zeros(5, np.float32))
-    assert caught.value.at is not None
-    assert "a[kj.global_id(0) + 1] = 1.0" in str(caught.value)

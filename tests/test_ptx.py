@@ -23,12 +23,10 @@ from khaljit.tracer.dtypes import (
     i64,
     index,
 )
-from khaljit.tracer.errors import CapabilityError
 from khaljit.tracer.interpret import interpret
 from khaljit.tracer.ir import (
     Access,
     ArrayParam,
-    Note,
     Options,
     Trace,
 )
@@ -150,35 +148,6 @@ def test_exactly_the_invocations_of_the_grid_run() -> None:
 
 
 # Reports.
-
-
-@pytest.mark.parametrize("bits", [32, 64])
-def test_the_first_failed_assert_is_reported(bits: int) -> None:
-    x = array_param(0, i32)
-
-    def build(b: Builder) -> None:
-        i = b.id("global")
-        value = b.load(b.memory(x.memory), (i,), i32, Access())
-        half = b.pure(Op.MUL, (b.cast(value, f32), b.const(f32, 0.5)))
-        holds = b.pure(Op.GE, (value, b.const(i32, 0)))
-        b.effect(Op.ASSERT, (holds, value, half, b.cast(i, i64)), Note("negative", 9))
-
-    trace = kernel(build, [x], workgroup=(4, 1, 1), index_bits=bits)
-    values = np.array([3, 1, 0, 2, 5, -7, 1, -2], np.int32)
-    report = run(trace, [values], [], (2, 1, 1))
-    bits_of_half = int(np.float32(-3.5).view(np.uint32))
-    assert report == [1, 9, 5, 0, 0, -7, bits_of_half, 5]
-    assert run(trace, [np.abs(values)], [], (2, 1, 1)) == [0] * 8
-    assert emit(trace).reports
-    assert not emit(matmul_trace()).reports
-
-
-def test_printing_is_refused() -> None:
-    def show(x: Any) -> None:
-        kj.print("x is", x[0])
-
-    with pytest.raises(CapabilityError, match="ptx:sm_90 cannot print"):
-        emit(recorded(show, [("x", argument(i32))]))
 
 
 # The text.

@@ -157,8 +157,8 @@ def run(
     dispatch: tuple[int, int, int] | None = None,
     buffers: Sequence[Array] | None = None,
     offsets: Sequence[int] | None = None,
-) -> Array:
-    """Run a program, changing ``arrays`` in place; gives the report's words.
+) -> None:
+    """Run a program, changing ``arrays`` in place.
 
     ``grid`` counts workgroups, invocations if the trace leaves the workgroup open. ``buffers`` are
     whole allocations by binding, where arrays share some; each array is then only looked at for
@@ -175,11 +175,10 @@ def run(
             x, y, z = (-(-count // size) for count, size in sizes)
             dispatch = x, y, z
     contents = list(arrays if buffers is None else buffers)
-    outcome, report = _dispatch(program, interface, contents, block, dispatch)
+    outcome = _dispatch(program, interface, contents, block, dispatch)
     for array, result in zip(contents, outcome, strict=True):
         if result is not None:
             array.reshape(-1).view(np.uint8)[:] = result[: array.nbytes]
-    return report
 
 
 def _dispatch(
@@ -188,7 +187,7 @@ def _dispatch(
     contents: Sequence[Array],
     block: bytes,
     dispatch: tuple[int, int, int],
-) -> tuple[list[Array | None], Array]:
+) -> list[Array | None]:
     import wgpu
 
     device = _device()
@@ -206,8 +205,6 @@ def _dispatch(
         if one.used:
             kind = "storage" if one.writable else "read-only-storage"
             bind(binding, content.tobytes().ljust(one.size, b"\0"), kind)
-    if interface.report is not None:
-        bind(interface.report, bytes(64), "storage")
     if interface.uniform is not None:
         bind(interface.uniform, block, "uniform", wgpu.BufferUsage.UNIFORM)
     immediates = interface.size if interface.uniform is None else 0
@@ -232,13 +229,11 @@ def _dispatch(
     compute.end()
     device.queue.submit([encoder.finish()])
 
-    def read(binding: int | None) -> Array | None:
-        if binding is None or binding not in buffers:
+    def read(binding: int) -> Array | None:
+        if binding not in buffers:
             return None
         return np.frombuffer(device.queue.read_buffer(buffers[binding]), np.uint8)
 
-    outcome = [
+    return [
         read(k) if one.writable and one.used else None for k, one in enumerate(interface.bindings)
     ]
-    report = read(interface.report)
-    return outcome, np.zeros(8, np.int64) if report is None else report.view(np.int64)

@@ -25,6 +25,7 @@ from khaljit.tracer.flow import Block, Chain, For, If, While
 from khaljit.tracer.intrinsics.storage import constant, guard_contents
 from khaljit.tracer.ir import Note
 from khaljit.tracer.memory import Array
+from khaljit.tracer.messages import MAX_SHOWN, joined
 from khaljit.tracer.ops import Op
 from khaljit.tracer.proxy import (
     Scalar,
@@ -104,9 +105,14 @@ def assert_(condition: object, message: Callable[[], object] | None, text: str) 
         if not condition:
             raise AssertionError(said if said is not None else text)
         return
-    words = f"assert {text}" if said is None else f"assert {text}: {said}"
+    words, operands = joined((f"assert {text} failed",), "", "")
+    if said is not None:
+        words, operands = joined((f"assert {text} failed", said), ": ", "")
+    if len(operands) > MAX_SHOWN:
+        fail(f"the message of an assertion shows {len(operands)} values; {MAX_SHOWN} are the most")
     note = Note(words, recorder.note_site())
-    recorder.builder.effect(Op.ASSERT, (truth(condition),), note)
+    shown = [one.value for one in operands]
+    recorder.builder.effect(Op.ASSERT, (truth(condition), *shown), note)
 
 
 def check_raise() -> None:

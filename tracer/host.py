@@ -22,8 +22,9 @@ from khaljit.tracer.dtypes import bool_, f32, i32
 from khaljit.tracer.flow import Range
 from khaljit.tracer.intrinsics import bits, numbers, printing, vectors
 from khaljit.tracer.memory import Array
+from khaljit.tracer.messages import has_values
 from khaljit.tracer.ops import Op
-from khaljit.tracer.proxy import Scalar, Vector, fail
+from khaljit.tracer.proxy import Scalar, fail
 
 __all__ = ["ALWAYS", "TABLE"]
 
@@ -88,10 +89,10 @@ def _range(*ends: Any) -> Any:
 
 
 def _print(*parts: Any, **options: Any) -> None:
-    if any(isinstance(part, Scalar | Vector) for part in parts):
-        if set(options) - {"sep"}:
-            fail("print() of run-time values takes only sep=")
-        printing.print(*parts, **options)
+    if has_values(parts):
+        if set(options) - {"sep", "end"}:
+            fail("print() of run-time values takes only sep= and end=")
+        printing.print_parts(*parts, **options)
     else:
         builtins.print(*parts, **options)
 

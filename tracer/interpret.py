@@ -18,7 +18,6 @@ Large grids run in chunks of whole workgroups, which is one of the orders in whi
 
 from __future__ import annotations
 
-import string
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -43,6 +42,7 @@ from khaljit.tracer.ir import (
 from khaljit.tracer.lanes import Grid, collective
 from khaljit.tracer.numerics import from_bits, from_memory, held, meaning, memory_type, to_memory
 from khaljit.tracer.ops import Op
+from khaljit.tracer.rendering import render
 from khaljit.tracer.storage import (
     Cell,
     Window,
@@ -76,12 +76,12 @@ class Report:
     """What a run said besides what it wrote.
 
     Attributes:
-        failure: of the first assert that failed, in the order of execution and then of lanes: the
-            number of its site, the invocation's global id, the values of its operands.
+        failure: of the first assert that failed, in the order of execution and then of lanes: its
+            note, the invocation's global id, the values of its operands.
         printed: a text per print and invocation.
     """
 
-    failure: tuple[int, tuple[int, int, int], tuple[Number, ...]] | None = None
+    failure: tuple[Note, tuple[int, int, int], tuple[Any, ...]] | None = None
     printed: list[str] = field(default_factory=list)
 
 
@@ -152,17 +152,6 @@ def _window(memory: Memory, hosts: dict[Memory, Window], grid: Grid, poison: boo
     if memory.space is Space.LOCAL:
         return block_window(memory, lanes, grid.lanes, poison)
     return block_window(memory, lanes // grid.size, grid.count, poison)
-
-
-@final
-class _Formatter(string.Formatter):
-    """``str.format`` that shows a float by its own type's shortest digits."""
-
-    def format_field(self, value: Any, format_spec: str) -> str:
-        return format(value.item(), format_spec) if format_spec else str(value)
-
-
-_FORMATTER: Final = _Formatter()
 
 
 @final
@@ -544,7 +533,7 @@ class _Machine:
             operands = [np.broadcast_to(env[place], (count,)) for place in places]
             for lane in self.active.nonzero()[0]:
                 numbers = [operand[lane] for operand in operands]
-                self.report.printed.append(_FORMATTER.vformat(note.text, numbers, {}))
+                self.report.printed.append(render(note.text, numbers))
 
         return step
 
@@ -558,8 +547,8 @@ class _Machine:
             failed = self.active & ~env[condition]
             if self.report.failure is None and failed.any():
                 lane = int(failed.argmax())
-                operands = (np.broadcast_to(env[place], (count,))[lane].item() for place in places)
-                self.report.failure = note.site, self.grid.position(lane), tuple(operands)
+                operands = (np.broadcast_to(env[place], (count,))[lane] for place in places)
+                self.report.failure = note, self.grid.position(lane), tuple(operands)
 
         return step
 

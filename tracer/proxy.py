@@ -117,6 +117,12 @@ class Number(Proxy):
 
     __slots__ = ()
 
+    def __format__(self, spec: str) -> str:
+        """A mark that stands for the value in a text; see ``messages.py``."""
+        recorder = self._live()
+        recorder.formatted.append((self, spec))
+        return f"\ue000{len(recorder.formatted) - 1}\ue001"
+
 
 @final
 class Scalar(Number):

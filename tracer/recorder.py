@@ -134,6 +134,7 @@ class Recorder:
         counts: number of shared, local and table memories so far.
         outside: objects that were read from outside, by id; those made while tracing are not.
         sites: places in the source that notes point into.
+        formatted: run-time values that an f-string asked for a text, with their formats.
         unset: where a variable was left without a value on some path, by name.
         unsettled: a loop variable of no settled type met a type that its default would not have
             given way to, so that its loop must be recorded again.
@@ -148,6 +149,7 @@ class Recorder:
     counts: dict[Space, int] = field(default_factory=dict)
     outside: dict[int, object] = field(default_factory=dict)
     sites: list[Site] = field(default_factory=list)
+    formatted: list[tuple[object, str]] = field(default_factory=list)
     unset: dict[str, Site | None] = field(default_factory=dict)
     workgroup: tuple[int, int, int] | None = None
     operations: int = 0

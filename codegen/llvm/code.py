@@ -24,7 +24,7 @@ from khaljit.tracer.uniformity import Scope, Uniformity
 __all__ = ["Arena", "Code", "Place"]
 
 
-_WRITES: Final = frozenset({Op.STORE, Op.ATOMIC, Op.ASSERT, Op.PRINT})
+_WRITES: Final = frozenset({Op.STORE, Op.ATOMIC})
 
 
 @final

@@ -23,7 +23,6 @@ from khaljit.codegen.llvm.conditions import all_lanes
 from khaljit.codegen.llvm.flow import Edge, Flow, Names, position
 from khaljit.codegen.llvm.memory import load, store
 from khaljit.codegen.llvm.pure import pure, settled
-from khaljit.codegen.llvm.report import report_failure
 from khaljit.codegen.llvm.strided import find_group, store_group
 from khaljit.codegen.llvm.values import Held, Mask
 from khaljit.tracer.ir import Region, Value, effects
@@ -110,7 +109,6 @@ class Walk:
             Op.ATOMIC: self._atomic,
             Op.SUBGROUP: self._collective,
             Op.BARRIER: lambda value: None,  # lanes run in step, and nobody else shares this code
-            Op.ASSERT: lambda value: report_failure(code, value),
         }
 
     # Regions and simple items.

@@ -20,8 +20,7 @@ from khaljit.codegen.llvm.target import CpuTarget
 from khaljit.codegen.llvm.values import Lanes, Values
 from khaljit.codegen.llvm.writer import Writer
 from khaljit.codegen.program import Program
-from khaljit.tracer.ir import Trace, effects
-from khaljit.tracer.ops import Op
+from khaljit.tracer.ir import Trace
 from khaljit.tracer.schedule import schedule
 from khaljit.tracer.uniformity import analyse
 
@@ -76,7 +75,6 @@ class LlvmEmitter:
             item=(trace.workgroup or (1, 1, 1)) if together else (lanes.across, lanes.rows, 1),
             lanes=lanes.count,
             arena=code.arena.size,
-            reports=any(effect.op is Op.ASSERT for effect in effects(trace.body)),
         )
 
     def _module(self, code: Code) -> str:

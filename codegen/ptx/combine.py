@@ -81,7 +81,7 @@ class _Finder:
         for effect in region.body:
             if effect.op is Op.LOAD or effect.op is Op.STORE:
                 self._access(effect)
-            elif effect.op is not Op.ASSERT:
+            else:
                 self._close(list(self._open))
         self._close(list(self._open))
 

@@ -19,7 +19,6 @@ from khaljit.codegen.ptx.forms import TYPES
 from khaljit.codegen.ptx.ids import id_value
 from khaljit.codegen.ptx.memory import advance, compute_pointer, load, start_carried, store
 from khaljit.codegen.ptx.pointers import Carried
-from khaljit.codegen.ptx.report import report_failure
 from khaljit.tracer.dtypes import DType, bool_
 from khaljit.tracer.ir import Region, Value
 from khaljit.tracer.ops import Op
@@ -298,5 +297,4 @@ _EFFECTS: Final[dict[Op, Callable[[Code, Value], None]]] = {
     Op.ATOMIC: atomic,
     Op.BARRIER: _barrier,
     Op.SUBGROUP: collective,
-    Op.ASSERT: report_failure,
 }

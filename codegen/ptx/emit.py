@@ -27,7 +27,7 @@ from khaljit.codegen.ptx.pointers import plan_pointers, writes
 from khaljit.codegen.ptx.private import private_atomics
 from khaljit.codegen.ptx.resident import start_turns, stop_turns
 from khaljit.codegen.ptx.trips import count_trips
-from khaljit.tracer.ir import Trace, effects, values
+from khaljit.tracer.ir import Trace, values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.schedule import schedule
 
@@ -93,7 +93,6 @@ class PtxEmitter:
             item=(elements, 1, 1),
             lanes=WARP,
             shared=shared if shared > STATIC_SHARED else 0,
-            reports=any(effect.op is Op.ASSERT for effect in effects(trace.body)),
         )
 
 

@@ -85,7 +85,6 @@ def emit_spirv(lowered: Lowered) -> Program:
         binary=module.words(instructions),
         workgroup=lowered.trace.workgroup,
         shared=lowered.shared,
-        reports=lowered.interface.report is not None,
         interface=lowered.interface,
     )
 

@@ -104,8 +104,6 @@ class Interface:
 
     Attributes:
         bindings: the storage buffers of array parameters, from binding 0 on.
-        report: binding of the report, a zeroed buffer of 8 slots of i64 that is read and written;
-            None where the code has no asserts.
         uniform: binding of the uniform buffer with the parameters; None where they are immediates.
         slots: the parameters, by rising offset.
         size: bytes of the block of parameters, a multiple of 16; 0 where there are none.
@@ -115,7 +113,6 @@ class Interface:
     """
 
     bindings: tuple[Binding, ...]
-    report: int | None
     uniform: int | None
     slots: tuple[Slot, ...]
     size: int

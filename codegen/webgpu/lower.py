@@ -4,11 +4,10 @@ WebGPU has arrays of one type at bindings, no pointers, 32-bit integers and, whe
 so, a few types more. So what the row of the target takes (``codegen/caps.py``) is more than the
 machine has, and the difference is rewritten here, in this order:
 
-1. ``reports``: asserts become an exchange on the report, one more array;
-2. ``launch``: the workgroup, the edge of the grid, workgroups counted along a line;
-3. ``collectives``: subgroup operations by others, or through workgroup memory;
-4. ``words``: memory in cells, narrow integers in words, guards as control flow, parameters;
-5. ``wide``: 64-bit integers in pairs, where the machine has none.
+1. ``launch``: the workgroup, the edge of the grid, workgroups counted along a line;
+2. ``collectives``: subgroup operations by others, or through workgroup memory;
+3. ``words``: memory in cells, narrow integers in words, guards as control flow, parameters;
+4. ``wide``: 64-bit integers in pairs, where the machine has none.
 
 This comes after the legaliser and not in it because it needs to know which arrays share a
 binding, which is no part of the trace.
@@ -16,7 +15,7 @@ binding, which is no part of the trace.
 What comes out: values of the machine's types; accesses without guards, at offsets that count cells;
 parameters as ``SCALAR`` values alone, which have slots; ids of type ``i32``; TRUNCDIV and TRUNCMOD
 with good divisors, shifts in range, casts between machine types with operands in range; ``shuffle``
-with a lane in range; no asserts.
+with a lane in range.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from khaljit.codegen.webgpu.collectives import compose_collectives
 from khaljit.codegen.webgpu.interface import Binding, Interface, Slot
 from khaljit.codegen.webgpu.launch import launch
 from khaljit.codegen.webgpu.parameters import Parameters
-from khaljit.codegen.webgpu.reports import asserts, write_reports
 from khaljit.codegen.webgpu.wide import in_pairs
 from khaljit.codegen.webgpu.words import in_words
 from khaljit.tracer.dtypes import u64
@@ -85,18 +83,16 @@ class Lowered:
 
 def lower(trace: Trace, caps: Caps, variant: Variant) -> Lowered:
     """Rewrite a legal trace for a device with the capabilities of ``caps``."""
-    whole, reports, arrays = trace.workgroup is None, asserts(trace), len(trace.arrays)
+    whole, arrays = trace.workgroup is None, len(trace.arrays)
     bindings = variant.bindings
     if bindings is None:
         bindings = tuple(range(arrays))
     count = 1 + max(bindings, default=-1)
     parameters = Parameters(trace)
-    trace = write_reports(trace)
     trace = launch(trace, parameters, variant.group, variant.fold)
     trace = compose_collectives(trace, caps)
-    all_bindings = (*bindings, count) if reports else bindings
     with_offset = 0 if variant.at_origin else arrays
-    trace = in_words(trace, caps, parameters, all_bindings, with_offset)
+    trace = in_words(trace, caps, parameters, bindings, with_offset)
     if u64 not in caps.machine:
         trace = in_pairs(trace, parameters)
     trace = replace(trace, scalars=parameters.list(trace))
@@ -105,8 +101,7 @@ def lower(trace: Trace, caps: Caps, variant: Variant) -> Lowered:
     written = _touched(trace, Op.STORE) | atomic
     interface = Interface(
         bindings=_bindings(trace, bindings, count, written),
-        report=count if reports else None,
-        uniform=count + reports if size > caps.immediates else None,
+        uniform=count if size > caps.immediates else None,
         slots=tuple(sorted(slots.values(), key=lambda slot: slot.at)),
         size=size,
         folded=variant.fold,

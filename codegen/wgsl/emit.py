@@ -70,7 +70,6 @@ def emit_wgsl(lowered: Lowered, *, browser: bool = False) -> Program:
         text=_Text(lowered).whole(browser),
         workgroup=lowered.trace.workgroup,
         shared=lowered.shared,
-        reports=lowered.interface.report is not None,
         interface=lowered.interface,
     )
 

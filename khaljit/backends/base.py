@@ -26,22 +26,22 @@ from khaljit.tracer.errors import (
     ArgumentValueError,
     CapabilityError,
     InternalError,
-    KernelError,
 )
 from khaljit.tracer.intrinsics.vectors import VectorType
-from khaljit.tracer.ir import Note, Trace, effects
-from khaljit.tracer.ops import Op
+from khaljit.tracer.ir import Trace
 
 if TYPE_CHECKING:
+    from khaljit.backends.reporting import Reports
     from khaljit.foreign import CodeInterface, ForeignKernel
 
-__all__ = ["Device", "Loaded", "Pending", "Target", "Timer", "failed_assertion"]
+__all__ = ["Device", "Loaded", "Pending", "Target", "Timer"]
 
 
 class Target(ABC):
     """What code is made for: an instruction set, its capabilities, and the tools to assemble it."""
 
     name: str
+    reports: ClassVar[bool] = True  # its code keeps what a kernel says for the host to read
 
     @abstractmethod
     def key_parts(self) -> Mapping[str, bytes]:
@@ -64,7 +64,7 @@ class Target(ABC):
 class Loaded(ABC):
     """An artifact that a device has loaded."""
 
-    binds: ClassVar[bool] = False  # `bind` is worth its while
+    binds: bool = False  # `bind` is worth its while
 
     @abstractmethod
     def launch(
@@ -114,30 +114,6 @@ class Pending(Protocol):
         """What was read, waiting if need be."""
 
 
-def failed_assertion(
-    trace: Trace, site: int, invocation: tuple[int, int, int], operands: Sequence[Any] = ()
-) -> KernelError:
-    """The error for an assertion that a kernel reported.
-
-    Args:
-        trace: as it was recorded.
-        site: position in its table of sites.
-        invocation: the global id, x first.
-        operands: values that the report holds.
-    """
-    texts = [
-        value.attr.text
-        for value in effects(trace.body)
-        if value.op is Op.ASSERT and isinstance(value.attr, Note) and value.attr.site == site
-    ]
-    seen = f" with {', '.join(map(str, operands))}" if operands else ""
-    return KernelError(
-        f"kernel {trace.name}: {texts[0] if texts else 'an assertion'} failed "
-        f"in invocation {invocation}{seen}",
-        at=trace.sites[site] if site < len(trace.sites) else None,
-    )
-
-
 class Device(ABC):
     """A device that kernels run on."""
 
@@ -147,6 +123,7 @@ class Device(ABC):
     target: Target
     lost: bool = False  # it failed for good; `kj.device` opens it anew
     reason: str = ""  # why `auto` took it
+    reports: Reports | None = None  # of its kernels, once one is loaded that prints or asserts
 
     def __repr__(self) -> str:
         return f"kj.device({self.name!r})"
@@ -179,6 +156,12 @@ class Device(ABC):
     @abstractmethod
     def synchronize(self) -> None:
         """Wait until everything that was enqueued is done; raises what it reported."""
+
+    def observe(self) -> None:
+        """Show what kernels printed, and raise the first failure that one reported, if the device
+        has done all work: nothing is waited for but the report itself."""
+        if self.reports is not None:
+            self.reports.observe()
 
     @abstractmethod
     def begin_read(self, arrays: Sequence[Array[Any]]) -> Pending:

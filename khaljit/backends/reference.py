@@ -11,8 +11,9 @@ from typing import ClassVar, final
 import numpy as np
 
 from khaljit.arguments import Operand
-from khaljit.backends.base import Loaded, Target, failed_assertion
+from khaljit.backends.base import Loaded, Target
 from khaljit.backends.host import HostDevice, host_array
+from khaljit.backends.reporting import failure
 from khaljit.cache.artifact import Artifact
 from khaljit.grids import Grid, Indirect
 from khaljit.tracer.errors import ArgumentValueError
@@ -26,6 +27,8 @@ __all__ = ["InterpreterDevice", "TraceTarget"]
 @final
 class TraceTarget(Target):
     """The trace itself is the code."""
+
+    reports: ClassVar[bool] = False
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -81,6 +84,9 @@ class _Loaded(Loaded):
         groups = groups.read() if isinstance(groups, Indirect) else groups
         report = interpret(self._trace, [host_array(one) for one in operands], numbers, groups)
         for line in report.printed:
-            print(line)
+            print(line, end="")
         if report.failure is not None:
-            raise failed_assertion(self._trace, *report.failure)
+            note, invocation, operands = report.failure
+            sites = self._trace.sites
+            at = sites[note.site] if note.site < len(sites) else None
+            raise failure(self._trace.name, note.text, at, invocation, operands)

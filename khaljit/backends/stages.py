@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 
 from khaljit.codegen.caps import Caps
 from khaljit.codegen.legalise import legalise
+from khaljit.codegen.reports import with_reports
+from khaljit.codegen.writing_reports import write_reports
 from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.ir import Trace
 from khaljit.tracer.passes.pipeline import optimise
@@ -22,7 +24,7 @@ COMMON = ("trace", "lowered", "legal")
 
 def legal(trace: Trace, caps: Caps) -> Trace:
     """What a target's code generator takes."""
-    return legalise(optimise(trace), caps)
+    return legalise(write_reports(optimise(with_reports(trace))), caps)
 
 
 def show(

@@ -1,4 +1,4 @@
-"""In debug mode an index out of bounds is reported: an assertion per axis before each access.
+"""In debug mode an index out of bounds is reported: an assertion before each access.
 
 Before::
 
@@ -6,7 +6,8 @@ Before::
 
 After::
 
-    assert (and (ge %i 0) (lt %i (shape out 0))) %i (shape out 0)    # "index 0 of out is in bounds"
+    assert (and (ge %i 0) (lt %i (shape out 0))) %i (shape out 0)
+        # "index {} is out of bounds of out of shape ({},)"
     store out[%i] %x
 
 It runs on the trace as it was recorded, for the sites that it adds to the trace's table have to be
@@ -18,7 +19,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from khaljit.tracer.dtypes import i64, u64
+from khaljit.tracer.dtypes import bool_, i64, u64
 from khaljit.tracer.errors import Site
 from khaljit.tracer.ir import Access, Memory, Note, Space, Trace, Value
 from khaljit.tracer.ops import Op
@@ -42,28 +43,38 @@ class _ReportBounds(Rewriter):
 
     def effect(self, value: Value, args: tuple[Value, ...]) -> Value | None:
         if isinstance(value.attr, Access) and value.attr.checked:
-            for axis, position in enumerate(args[1 : 1 + value.memory.ndim]):
-                self._assert(value, axis, position, self.builder.shape(args[0], axis))
+            self._assert(value, args[0], args[1 : 1 + value.memory.ndim])
         return super().effect(value, args)
 
-    def _assert(self, value: Value, axis: int, position: Value, extent: Value) -> None:
+    def _assert(self, value: Value, memory: Value, indices: tuple[Value, ...]) -> None:
         b = self.builder
-        if position.dtype is u64:
-            inside = b.pure(Op.LT, (position, b.cast(extent, u64)))
-        else:  # every other type fits
-            wide, most = b.cast(position, i64), b.cast(extent, i64)
-            low = b.pure(Op.GE, (wide, b.const(i64, 0)))
-            inside = b.pure(Op.AND, (low, b.pure(Op.LT, (wide, most))))
-        text = f"index {axis} of {self._name(value.memory)} is in bounds"
+        shape = tuple(b.shape(memory, axis) for axis in range(len(indices)))
+        inside = b.const(bool_, True)
+        for position, extent in zip(indices, shape, strict=True):
+            inside = self._and(inside, self._inside(position, extent))
+        fields = ", ".join(["{}"] * len(indices))
+        place = fields if len(indices) == 1 else f"({fields})"
+        extents = f"({fields},)" if len(indices) == 1 else f"({fields})"
+        text = f"index {place} is out of bounds of {self._name(value.memory)} of shape {extents}"
         if value.at is None:
             note = Note(text)
         else:
             note = Note(text, len(self._sites))
             self._sites.append(value.at)
-        b.effect(Op.ASSERT, (inside, position, extent), note)
+        b.effect(Op.ASSERT, (inside, *indices, *shape), note)
+
+    def _inside(self, position: Value, extent: Value) -> Value:
+        b = self.builder
+        if position.dtype is u64:
+            return b.pure(Op.LT, (position, b.cast(extent, u64)))
+        wide, most = b.cast(position, i64), b.cast(extent, i64)  # every other type fits
+        low = b.pure(Op.GE, (wide, b.const(i64, 0)))
+        return self._and(low, b.pure(Op.LT, (wide, most)))
+
+    def _and(self, one: Value, other: Value) -> Value:
+        return other if one.op is Op.CONST else self.builder.pure(Op.AND, (one, other))
 
     def _name(self, memory: Memory) -> str:
         if memory.space is Space.ARRAY:
             return self.trace.arrays[memory.number].name
-        shape = ", ".join(map(str, memory.shape))
-        return f"{memory.space.value} memory of shape ({shape})"
+        return f"{memory.space.value} memory"

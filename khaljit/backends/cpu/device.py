@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Final, final
 
 from khaljit.arguments import Operand
-from khaljit.backends.base import Loaded, failed_assertion
+from khaljit.backends.base import Loaded
 from khaljit.backends.cpu.features import probe
 from khaljit.backends.cpu.loader import Image, load
 from khaljit.backends.cpu.pool import Pool, available_threads
 from khaljit.backends.cpu.target import Cpu
 from khaljit.backends.host import HostDevice
 from khaljit.cache.artifact import Artifact
-from khaljit.codegen.layout import REPORT_SLOTS, ParameterBlock
+from khaljit.codegen.layout import ParameterBlock
 from khaljit.codegen.llvm.target import CpuTarget
 from khaljit.grids import Grid, Indirect
 from khaljit.tracer.build import to_bits
@@ -81,11 +81,9 @@ class _Loaded(Loaded):
         self._item: Final[tuple[int, ...]] = tuple(plan["item"])
         self._workgroup: Final[tuple[int, ...]] = tuple(plan["workgroup"])
         self._cost: Final[int] = plan["cost"]
-        self._reports: Final[bool] = plan["reports"]
         self._block: Final = ParameterBlock.of(trace)
         self._pack: Final = struct.Struct(f"<{self._block.size // 8}Q").pack
         self._types: Final = tuple(scalar.dtype for scalar in trace.scalars)
-        self._trace: Final = trace
 
     def launch(
         self,
@@ -105,8 +103,6 @@ class _Loaded(Loaded):
             slots += operand.strides
         slots += map(to_bits, self._types, numbers)
         slots += groups
-        report = (ctypes.c_int64 * REPORT_SLOTS)() if self._reports else None
-        slots.append(ctypes.addressof(report) if report is not None else 0)
         block = ctypes.create_string_buffer(self._pack(*[slot & _MASK for slot in slots]))
         total = 1
         work = self._cost
@@ -117,6 +113,3 @@ class _Loaded(Loaded):
         if work >= WORTH_THREADS and self._threads > 1:
             chunk = max(1, total // (self._threads * CHUNKS_PER_THREAD))
         self._pool.run(self._address, ctypes.addressof(block), total, chunk, self._arena)
-        if report is not None and report[0]:
-            _, site, x, y, z, *_ = report
-            raise failed_assertion(self._trace, site, (x, y, z))

@@ -46,7 +46,6 @@ class Cpu(Target):
             "item": list(program.item),
             "workgroup": list(program.workgroup),
             "arena": program.arena,
-            "reports": program.reports,
             "cost": cost(legal),
         }
         payload = assemble(program.text, self.cpu)

@@ -89,7 +89,6 @@ class CudaDevice(MemoryDevice):
         self.recent: Final[deque[str]] = deque(maxlen=RECENT)  # kernels not yet waited for
         self.others: Final[set[Stream]] = set()  # streams with work, besides the device's own
         self.timing: EventTimer | None = None
-        self._reporting: list[CudaKernel] = []
         self._lock: Final = threading.Lock()
         self.clock: Final = call("cuEventCreate", 0)  # when the device was opened
         call("cuEventRecord", self.clock, self.own.handle)
@@ -356,10 +355,7 @@ class CudaDevice(MemoryDevice):
             self.call("cuStreamSynchronize", stream.handle, what="waiting for the GPU")
         self.others.difference_update(streams)
         self.recent.clear()
-        with self._lock:
-            reporting, self._reporting = self._reporting, []
-        for kernel in reporting:
-            kernel.raise_report()
+        self.observe()
 
     def poll(self) -> None:
         """The driver works by itself."""
@@ -367,12 +363,6 @@ class CudaDevice(MemoryDevice):
     def timer(self) -> Timer:
         """A pair of events."""
         return EventTimer(self)
-
-    def expect_report(self, kernel: CudaKernel) -> None:
-        """Look at a kernel's report at the next synchronisation."""
-        with self._lock:
-            if kernel not in self._reporting:
-                self._reporting.append(kernel)
 
     def unload(self, module: Any) -> None:
         """Unload a module that nobody uses any more, unless all is lost anyhow."""

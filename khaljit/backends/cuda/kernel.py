@@ -12,21 +12,19 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, final
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final, final
 
 from khaljit import compiler
 from khaljit.arguments import Operand
 from khaljit.arrays import Array
-from khaljit.backends.base import Loaded, failed_assertion
+from khaljit.backends.base import Loaded
 from khaljit.backends.cuda import driver
 from khaljit.backends.cuda.driver import DriverError
 from khaljit.backends.cuda.memory import Memory
 from khaljit.backends.cuda.streams import CHOSEN, Stream
 from khaljit.backends.cuda.target import Cuda
 from khaljit.cache.artifact import Artifact
-from khaljit.codegen.layout import REPORT_SLOTS, SLOT, ParameterBlock
+from khaljit.codegen.layout import ParameterBlock
 from khaljit.grids import Grid, Indirect
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import DType, f32, f64, u32
@@ -185,7 +183,7 @@ def hand_back(device: CudaDevice, memories: Sequence[Memory], stream: Stream) ->
 class CudaKernel(Loaded):
     """A kernel that khaljit compiled."""
 
-    binds: ClassVar[bool] = True
+    binds = True
 
     def __init__(self, device: CudaDevice, artifact: Artifact, trace: Trace) -> None:
         plan = artifact.plan
@@ -201,16 +199,13 @@ class CudaKernel(Loaded):
         types = tuple(scalar.dtype for scalar in trace.scalars)
         arrays = "".join(f"Q{2 * array.memory.ndim}q" for array in trace.arrays)
         scalars = "".join(map(_format, types))
-        self._pack: Final = struct.Struct(f"<{arrays}{scalars}4Q").pack_into
-        self._bits: Final = struct.Struct(f"<{arrays}{len(types)}Q4Q").pack_into
+        self._pack: Final = struct.Struct(f"<{arrays}{scalars}3Q").pack_into
+        self._bits: Final = struct.Struct(f"<{arrays}{len(types)}Q3Q").pack_into
         self._types: Final = types
         self._plain: Final = all(_is_plain(dtype) for dtype in types)
         self._size: Final = layout.size
         self._blocks: Final[list[_Block]] = []  # that no launch is writing to
         self._variants: Final[dict[str, CudaKernel]] = {}
-        self._report: Final = device.allocate(SLOT * REPORT_SLOTS) if plan["reports"] else None
-        if self._report is not None:
-            self._clear_report()
 
     def launch(
         self, operands: Sequence[Operand], numbers: Numbers, groups: Grid | Indirect
@@ -301,11 +296,8 @@ class CudaKernel(Loaded):
         groups: Sequence[int],
         blocks: Sequence[int],
     ) -> None:
-        device, report = self._device, self._report
-        slots: list[Any] = [*arrays, *numbers, *groups, 0]
-        if report is not None:
-            memories = (*memories, report)
-            slots[-1] = report.address
+        device = self._device
+        slots: list[Any] = [*arrays, *numbers, *groups]
         stream = chosen_stream(device, memories)
         try:
             block = self._blocks.pop()
@@ -317,8 +309,6 @@ class CudaKernel(Loaded):
         finally:
             self._blocks.append(block)
         hand_back(device, memories, stream)
-        if report is not None:
-            device.expect_report(self)
 
     def _fill(self, block: _Block, slots: list[Any], arrays: int) -> None:
         """Pack the parameter block; numbers that the format does not take, by their bits."""
@@ -332,19 +322,6 @@ class CudaKernel(Loaded):
         for position, dtype in enumerate(self._types, arrays):
             slots[position] = to_bits(dtype, slots[position]) & MASK
         self._bits(block.data, 0, *slots)
-
-    def _clear_report(self) -> None:
-        assert self._report is not None
-        self._device.upload(self._report, 0, np.zeros(REPORT_SLOTS, np.int64).view(np.uint8))
-
-    def raise_report(self) -> None:
-        """Raise what the kernel reported, if it did."""
-        assert self._report is not None
-        fetched = self._device.download(self._report, 0, SLOT * REPORT_SLOTS)
-        flag, site, x, y, z, *_ = fetched.take().view(np.int64).tolist()
-        if flag:
-            self._clear_report()
-            raise failed_assertion(self._trace, site, (x, y, z))
 
 
 def _read(operands: Sequence[Operand]) -> tuple[list[int], list[Memory]]:

@@ -77,7 +77,6 @@ class Cuda(Target):
             "workgroup": list(program.workgroup),
             "item": list(program.item),
             "shared": program.shared,
-            "reports": program.reports,
         }
         return Artifact(payload, plan, tool, text=program.text)
 

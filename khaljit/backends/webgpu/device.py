@@ -91,7 +91,6 @@ class WebGpuDevice(MemoryDevice):
         self._recorder: raw.Recorder | None = None
         self._commands = 0
         self._kernels: dict[str, None] = {}
-        self._reporting: list[WebGpuLoaded] = []
         self._stamps: tuple[Any, int] | None = None
         self._adopted: Final[weakref.WeakKeyDictionary[Any, Memory]] = weakref.WeakKeyDictionary()
         self._trusting: Final = (
@@ -315,20 +314,12 @@ class WebGpuDevice(MemoryDevice):
         self.flush()
         self._expect_alive("waiting")
         self.guarded("waiting", self.handle._poll_wait)
-        with self.lock:
-            reporting, self._reporting = self._reporting, []
-        for loaded in reporting:
-            loaded.raise_report()
+        self.observe()
 
     def poll(self) -> None:
         """Submit, and let wgpu notice what is done."""
         self.flush()
         self.guarded("polling", self.handle._poll)
-
-    def expect_report(self, loaded: WebGpuLoaded) -> None:
-        """Look at a kernel's report at the next synchronisation."""
-        if loaded not in self._reporting:
-            self._reporting.append(loaded)
 
     def timer(self) -> Timer:
         """Timestamps at both ends of a pass."""

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar, Final, final
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Final, final
 
 from khaljit import compiler
 from khaljit.arguments import Operand
-from khaljit.backends.base import Loaded, failed_assertion
+from khaljit.backends.base import Loaded
 from khaljit.backends.webgpu.buffers import Memory
 from khaljit.backends.webgpu.packing import NumberPacker, Pack, packer
 from khaljit.backends.webgpu.pipeline import Pipeline, Range, bindings_of
 from khaljit.backends.webgpu.target import WebGpu, interface_of
 from khaljit.cache.artifact import Artifact
-from khaljit.codegen.layout import REPORT_SLOTS
 from khaljit.codegen.webgpu.interface import Interface
 from khaljit.grids import Grid, Indirect
 from khaljit.tracer.errors import ArgumentValueError
@@ -70,7 +67,7 @@ class _Variant:
 class WebGpuLoaded(Loaded):
     """A kernel with its variants."""
 
-    binds: ClassVar[bool] = True
+    binds = True
 
     def __init__(self, device: WebGpuDevice, artifact: Artifact, trace: Trace) -> None:
         self._device: Final = device
@@ -78,10 +75,6 @@ class WebGpuLoaded(Loaded):
         apart = tuple(range(len(trace.arrays)))
         self._plain: Final = _Variant(device, artifact, trace)
         self._variants: Final = {(apart, True, False): self._plain}
-        self._report: Memory | None = None
-        if artifact.plan["report"] is not None:
-            self._report = device.allocate(8 * REPORT_SLOTS)
-            self._clear_report()
 
     def launch(
         self,
@@ -117,13 +110,11 @@ class WebGpuLoaded(Loaded):
         device = self._device
         with device.lock:
             variant, group = self._bound(operands, folded)
-            if self._report is not None:
-                device.expect_report(self)
             variant.pipeline.record(group, variant.pack(operands, numbers, extents, groups), counts)
 
     def bind(self, operands: Sequence[Operand], groups: Grid) -> Bound:
         """A launch with everything looked up and packed but the numbers."""
-        device, report = self._device, self._report
+        device = self._device
         own = self._own_groups(groups)
         folded = max(own) > MAX_GROUPS
         counts = self._folded(own) if folded else own
@@ -134,8 +125,6 @@ class WebGpuLoaded(Loaded):
 
         def launch(numbers: Sequence[int | float | bool]) -> None:
             with device.lock:
-                if report is not None:
-                    device.expect_report(self)
                 record(group, pack(numbers), counts)
 
         return launch
@@ -163,9 +152,6 @@ class WebGpuLoaded(Loaded):
             for number, one in enumerate(variant.interface.bindings)
             if one.used
         }
-        if variant.interface.report is not None:
-            assert self._report is not None
-            found[variant.interface.report] = (self._report, 0, self._report.nbytes)
         return found
 
     def _bindable(self, buffer: Memory) -> int:
@@ -210,16 +196,3 @@ class WebGpuLoaded(Loaded):
             found = _Variant(self._device, compiled.artifact, self._trace)
             self._variants[bindings, at_origin, folded] = found
         return found
-
-    def _clear_report(self) -> None:
-        assert self._report is not None
-        self._device.upload(self._report, 0, np.zeros(8 * REPORT_SLOTS, np.uint8))
-
-    def raise_report(self) -> None:
-        """Raise what the kernel reported, if it did."""
-        assert self._report is not None
-        raw = self._device.download(self._report, 0, 8 * REPORT_SLOTS).take()
-        flag, site, x, y, z, *_ = raw.view(np.int64).tolist()
-        if flag:
-            self._clear_report()
-            raise failed_assertion(self._trace, site, (x, y, z))

@@ -109,6 +109,4 @@ def bindings_of(interface: Interface) -> dict[int, str]:
     found = {
         number: STORAGE[one.writable] for number, one in enumerate(interface.bindings) if one.used
     }
-    if interface.report is not None:
-        found[interface.report] = STORAGE[True]
     return found

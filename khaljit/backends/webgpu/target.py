@@ -80,7 +80,6 @@ def plan_of(program: Program) -> dict[str, Any]:
         "bindings": [
             [list(one.arrays), one.writable, one.size, one.used] for one in interface.bindings
         ],
-        "report": interface.report,
         "uniform": interface.uniform,
         "slots": [
             [
@@ -104,7 +103,6 @@ def interface_of(plan: Mapping[str, Any]) -> Interface:
             Binding(tuple(arrays), writable, size, used)
             for arrays, writable, size, used in plan["bindings"]
         ),
-        report=plan["report"],
         uniform=plan["uniform"],
         slots=tuple(
             Slot(Source(*source), by_name(dtype), at, size)
