@@ -8,8 +8,9 @@ To add a target: its row in `ROWS`. To add an operation that a target takes: its
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Any, Final, final
 
 from khaljit.tracer.dtypes import (
     ALL,
@@ -24,7 +25,7 @@ from khaljit.tracer.dtypes import (
 from khaljit.tracer.ir import ATOMICS
 from khaljit.tracer.ops import Op
 
-__all__ = ["ROWS", "Caps", "row", "webgpu"]
+__all__ = ["ROWS", "Caps", "row", "webgpu", "webgpu_named"]
 
 
 @final
@@ -208,6 +209,19 @@ def webgpu(
         collectives=collectives,
         immediates=immediates,
         rounded=rounded,
+    )
+
+
+def webgpu_named(names: Iterable[str], **limits: Any) -> Caps:
+    """The row of the features in a row's name, such as ``f16`` and ``unfused``; ValueError for
+    others."""
+    words = frozenset(names)
+    features = frozenset(one for one, name in _WEBGPU_FEATURES.items() if name in words)
+    unknown = words - {*_WEBGPU_FEATURES.values(), "unfused", "unrounded"}
+    if unknown:
+        raise ValueError(f"no feature is called {', '.join(sorted(unknown))}")
+    return webgpu(
+        features, fused="unfused" not in words, rounded="unrounded" not in words, **limits
     )
 
 

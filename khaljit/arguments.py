@@ -44,12 +44,14 @@ from khaljit.tracer.record import (
 __all__ = [
     "NUMBERS",
     "Call",
+    "Group",
     "Operand",
     "Parameters",
     "Pattern",
     "Signature",
     "array_entry",
     "const_entry",
+    "fields_of",
     "scalar_entry",
 ]
 
@@ -220,7 +222,7 @@ class Parameters:
             if isinstance(argument, _Array):
                 shape, view = next(places)
                 return dataclasses.replace(argument.argument, same_shape=shape, same_view=view)
-            if isinstance(argument, _Group):
+            if isinstance(argument, Group):
                 return GroupArgument(
                     argument.make, argument.names, tuple(map(complete, argument.parts))
                 )
@@ -480,7 +482,7 @@ class Parameters:
     def _tuple(
         self, call: Call, name: str, annotation: Annotation | None, value: tuple[Any, ...]
     ) -> object:
-        names = getattr(value, "_fields", None) or tuple(str(k) for k in range(len(value)))
+        names = fields_of(type(value), len(value))
         inner: Sequence[Annotation | None] = (None,) * len(value)
         if isinstance(annotation, GroupOf):
             if len(annotation.parts) != len(value):
@@ -495,7 +497,7 @@ class Parameters:
     def _dataclass(
         self, call: Call, name: str, annotation: Annotation | None, value: Any
     ) -> object:
-        names = tuple(one.name for one in dataclasses.fields(value))
+        names = fields_of(type(value), 0)
         found = annotation or parse(type(value), f"parameter {name}")
         if not isinstance(found, GroupOf):
             raise self._error(name, annotation, _describe(value), "pass one value")
@@ -510,12 +512,20 @@ class Parameters:
         names: tuple[str, ...],
         kinds: Sequence[Annotation | None],
         values: Sequence[Any],
-    ) -> _Group:
+    ) -> Group:
         parts = tuple(
             self._read(call, f"{name}.{label}", kind, value)
             for label, kind, value in zip(names, kinds, values, strict=True)
         )
-        return _Group(make, names, parts)
+        return Group(make, names, parts)
+
+
+def fields_of(make: Any, count: int) -> tuple[str, ...]:
+    """What the parts of a dataclass or named tuple are called; of a tuple with so many parts, their
+    positions."""
+    if dataclasses.is_dataclass(make):
+        return tuple(one.name for one in dataclasses.fields(make))
+    return getattr(make, "_fields", None) or tuple(str(k) for k in range(count))
 
 
 def _axes(ndim: int) -> str:
@@ -586,7 +596,9 @@ class _Const:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Group:
+class Group:
+    """A tuple, named tuple or dataclass of descriptions."""
+
     make: Any
     names: tuple[str, ...]
     parts: tuple[object, ...]

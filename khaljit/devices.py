@@ -120,13 +120,34 @@ def _expect_hardware() -> None:
 
 
 def target(name: str) -> Target:
-    """What code is made for: that of a device, or an architecture that needs no device here, such
-    as ``"cuda:sm_90"``."""
-    kind, _, detail = name.partition(":")
-    if kind == "cuda" and detail and not detail.isdecimal():
-        from khaljit.backends.cuda.target import Cuda
+    """What code is made for. A device's name gives that device's; these need no device here:
 
-        return Cuda(detail)
+    * ``cpu:native``, ``cpu:x86-64-v3``, ``cpu:aarch64-darwin``: a level of an instruction set, with
+      the operating system (``linux``, ``darwin``, ``win32``) where it is another than this one;
+    * ``cuda:sm_90``: an architecture; ``cuda:ptx``: text that the driver of any GPU compiles;
+    * ``webgpu:f16+int64,shared=49152``: optional features and limits. ``webgpu`` alone is what
+      every device has, and ``webgpu:native`` the device that is here.
+
+    Raises:
+        ArgumentValueError: nothing is called so.
+        DeviceError: it names a device that is not here.
+    """
+    kind, _, detail = name.partition(":")
+    if detail == "native" and kind in ("cuda", "webgpu"):
+        return device(kind).target
+    if kind == "webgpu" and not detail.isdecimal():
+        from khaljit.backends.webgpu.target import parse as parse_webgpu
+
+        return parse_webgpu(detail)
+    if detail and not detail.isdecimal():
+        if kind == "cpu":
+            from khaljit.backends.cpu.target import parse as parse_cpu
+
+            return parse_cpu(detail)
+        if kind == "cuda":
+            from khaljit.backends.cuda.target import parse as parse_cuda
+
+            return parse_cuda(detail)
     return device(name).target
 
 

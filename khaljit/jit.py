@@ -6,6 +6,7 @@ A launch reads top to bottom in `Kernel.launch`: signature -> plan found? launch
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
 import itertools
@@ -24,11 +25,13 @@ from khaljit.arrays import Array
 from khaljit.backends.base import Device, Loaded, Target
 from khaljit.compiler import Compiled, compile_trace, load
 from khaljit.devices import current_device
+from khaljit.devices import target as target_of
 from khaljit.dispatch import Dispatch, Launch
 from khaljit.grids import Grid, Indirect, groups_of, parse_grid
+from khaljit.origin import Origin
 from khaljit.profiling import profile_of
 from khaljit.signatures import parse_signature
-from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError, TraceError
+from khaljit.tracer.errors import ArgumentError, ArgumentTypeError, ArgumentValueError, TraceError
 from khaljit.tracer.ir import Options, Space, Trace, effects, values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.passes.contract import contract
@@ -117,6 +120,18 @@ class _Settings:
     name: str | None
     salt: str | None
     signatures: tuple[str, ...]
+
+    def unusual(self) -> dict[str, Any]:
+        """The arguments of `jit` that change the code and are not the usual ones, as JSON."""
+        usual = Options()
+        names = (one.name for one in dataclasses.fields(Options))
+        found = {name: getattr(self.options, name) for name in names}
+        found = {name: value for name, value in found.items() if value != getattr(usual, name)}
+        if self.workgroup is not None:
+            found["workgroup"] = list(self.workgroup)
+        if self.salt is not None:
+            found["salt"] = self.salt
+        return found
 
 
 def parse_workgroup(size: int | tuple[int, ...] | None) -> Workgroup | None:
@@ -310,7 +325,7 @@ class Kernel:
 
     def _plan(self, device: Device, signature: Signature) -> Plan:
         recording = self._record(signature)
-        compiled = compile_trace(recording.trace, device.target, self._settings.salt)
+        compiled = compile_trace(recording.trace, device.target, self._origin(signature))
         self._counts["cached" if compiled.cached else "compiled"] += 1
         loaded = load(device, compiled)
         trace = recording.trace
@@ -358,35 +373,73 @@ class Kernel:
         """The trace that arguments record; they may be one text such as ``"f32[:], i32"``."""
         return self._record(self._signature(args, kwargs)[0]).trace
 
-    def compile(self, *args: Any, target: Target | None = None, **kwargs: Any) -> Compiled:
+    def compile(self, *args: Any, target: Target | str | None = None, **kwargs: Any) -> Compiled:
         """Compile, or find in the cache, the code for arguments or a text such as ``"f32[:]"``.
 
-        ``target`` may be one whose device is not here; by default it is the device's own.
+        ``target`` may be one whose device is not here, such as ``"cuda:sm_90"``
+        (`khaljit.devices.target`); by default it is the device's own.
         """
-        signature, device = self._signature(args, kwargs)
-        trace = self._record(signature).trace
-        compiled = compile_trace(trace, target or device.target, self._settings.salt)
+        compiled = compile_trace(*self.request(*args, target=target, **kwargs))
         self._counts["cached" if compiled.cached else "compiled"] += 1
         return compiled
 
-    def source(self, stage: str, *args: Any, target: Target | None = None, **kwargs: Any) -> str:
+    def source(
+        self, stage: str, *args: Any, target: Target | str | None = None, **kwargs: Any
+    ) -> str:
         """The code of a stage, for arguments or a text: ``kernel.source("llvm", "f32[:]")``.
 
         Stages are ``trace``, ``lowered``, ``legal`` and those of the target: ``llvm`` and ``asm``
         on the CPU.
         """
-        signature, device = self._signature(args, kwargs)
-        chosen = target or device.target
-        return chosen.show(contract(self._record(signature).trace), stage)
+        trace, chosen, _ = self.request(*args, target=target, **kwargs)
+        return chosen.show(contract(trace), stage)
+
+    def request(
+        self, *args: Any, target: Target | str | None = None, **kwargs: Any
+    ) -> tuple[Trace, Target, Origin]:
+        """What `compile` asks `compile_trace` for."""
+        signature, call = self._signature(args, kwargs)
+        if target is None:
+            target = (_device_of(self.name, call) if call else current_device()).target
+        elif isinstance(target, str):
+            target = target_of(target)
+        return self._record(signature).trace, target, self._origin(signature)
 
     def _signature(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> tuple[Signature, Device]:
+    ) -> tuple[Signature, Call | None]:
         """What arguments, or one text in their place, ask for."""
         if len(args) == 1 and isinstance(args[0], str) and not kwargs:
-            return parse_signature(args[0], self._known()), current_device()
+            return parse_signature(args[0], self._known()), None
         call = self._read(args, kwargs)
-        return call.signature(0), _device_of(self.name, call)
+        return call.signature(0), call
+
+    def _origin(self, signature: Signature) -> Origin:
+        return Origin(self, signature, self._settings.unusual())
+
+    @property
+    def specialisations(self) -> tuple[tuple[str, Mapping[str, Any]], ...]:
+        """What ``khaljit warm`` compiles: each of the signatures that the kernel declares, with the
+        options that are not the usual ones."""
+        options = self._settings.unusual()
+        return tuple((text, options) for text in self._settings.signatures)
+
+    @staticmethod
+    def is_same(one: Any, other: Any) -> bool:
+        """Whether both are kernels of one function, whatever their options."""
+        return (
+            isinstance(one, Kernel)
+            and isinstance(other, Kernel)
+            and one._function is other._function
+            and one._owner is other._owner
+        )
+
+    def reads_as(self, text: str, signature: Signature) -> bool:
+        """Whether a text stands for a signature."""
+        try:
+            return parse_signature(text, self._known()) == signature
+        except ArgumentError:
+            return False
 
     def cache_info(self) -> dict[str, int]:
         """How often this kernel was recorded, compiled, and found in the cache."""

@@ -1,70 +1,121 @@
-"""Signatures as text, for compiling without arrays: ``"f32[:], f32[:, :], i32"``.
+"""Signatures as text: ``"f32[:], f32[:, :], i32"``.
 
-One item per parameter, separated by commas:
+One grammar serves `Kernel.compile`, the command line, ``@kj.jit(signatures=[...])``, manifests and
+hand-written code. One item per parameter, separated by commas:
 
-* ``f32``, ``u8``, ``vec3``: a run-time number or vector;
-* ``f32[:]``, ``f32[:, :]``: an array; each ``:`` is an axis. A name in its place (``f32[n]``,
-  ``f32[h, w]``) makes arrays with equal names equal in shape. ``::`` on the last axis is one whose
-  elements are not next to each other;
-* ``None``, ``True``, ``3``, ``0.5``, ``'text'``: a constant (a ``kj.Const`` parameter).
+* ``f32``, ``u8``, ``vec3``: a run-time number or vector.
+* ``f32[:]``, ``f32[:, :]``, ``f32[]``: an array; each ``:`` is an axis. A name in its place
+  (``f32[n]``, ``f32[h, w]``) makes arrays with equal names equal in shape. ``::`` or ``n::`` on the
+  last axis says that its elements are not next to each other; ``unaligned`` after the bracket, that
+  the memory is not aligned to 16 bytes, as NumPy's is; ``as v``, that all arrays with that name are
+  the very same view: ``f32[n] as v, f32[n] as v``.
+* ``(f32[:], i32)``: a tuple. ``package.module:Body(f32[:], i32)``: a dataclass or named tuple; the
+  name may be left out where the parameter is annotated with it.
+* ``None``, ``True``, ``3``, ``0.5``, ``'text'``: a constant (a ``kj.Const`` parameter). With ``=``
+  before it, also ``=inf``, ``=i64(3)``, a dtype ``=f32``, a tuple ``=(1, 'two')``, and a function
+  or member of an enum ``=package.module:name``.
 
-Arrays are taken to be aligned to 16 bytes, as NumPy's are, and to need no 64-bit indices.
+``; index 64`` at the end says that indices need 64 bits, as arrays past 2^30 elements do.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterator, Sequence
-from typing import Any, Final
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final, final
 
-from khaljit.annotations import ArrayOf
-from khaljit.arguments import Parameters, Signature, array_entry, const_entry, scalar_entry
-from khaljit.tracer.dtypes import ALL, DType
+import numpy as np
+
+from khaljit import modules
+from khaljit.annotations import Annotation, ArrayOf, ConstOf, GroupOf
+from khaljit.arguments import (
+    Group,
+    Parameters,
+    Signature,
+    array_entry,
+    const_entry,
+    fields_of,
+    scalar_entry,
+)
+from khaljit.tracer.dtypes import ALL, DType, by_numpy
 from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.intrinsics.vectors import VECTORS, VectorType
+from khaljit.tracer.record import ArrayArgument, ConstArgument, ScalarArgument, VectorArgument
 
-__all__ = ["parse_annotation", "parse_signature", "split_signature"]
+__all__ = ["parse_annotation", "parse_signature", "split_signature", "write_signature"]
 
 _TYPES: Final[dict[str, DType | VectorType]] = {
     **{dtype.name: dtype for dtype in ALL},
     **{vector.name: vector for vector in VECTORS},
 }
-_ARRAY: Final = re.compile(r"(\w+)\s*\[(.*)\]\Z", re.DOTALL)
+_ARRAY: Final = re.compile(
+    r"(\w+)\s*\[(.*)\](?:\s+(unaligned))?(?:\s+as\s+([^\W\d]\w*))?\Z", re.DOTALL
+)
+_GROUP: Final = re.compile(r"([^\s=('\"][^('\"]*:[\w.]+)?\s*\((.*)\)\Z", re.DOTALL)
+_NUMBER: Final = re.compile(r"(\w+)\((.*)\)\Z", re.DOTALL)
+_TAIL: Final = re.compile(r";([^\])]*)\Z")
+_SPECIAL: Final = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
+_AXES: Final = "nmkpqr"  # names of axes that equal shapes share
+
+
+# Reading.
+
+
+@final
+@dataclass(slots=True)
+class _Arrays:
+    """What was read of the arrays so far: of each its entry, and what tells its shape and view from
+    others'."""
+
+    entries: list[object] = field(default_factory=list)
+    shapes: list[object] = field(default_factory=list)
+    views: list[object] = field(default_factory=list)
 
 
 def parse_signature(text: str, parameters: Parameters) -> Signature:
     """The launch signature that a text stands for; ArgumentValueError when it is malformed."""
-    items = list(split_signature(text))
+    tail = _TAIL.search(_without_quotes(text))
+    items = list(split_signature(text[: tail.start()] if tail else text))
     if len(items) != len(parameters.names):
         raise ArgumentValueError(
             f"the signature {text!r} has {len(items)} items, and kernel {parameters.kernel} has "
             f"{len(parameters.names)} parameters",
             mend=f"give one item for each of {', '.join(parameters.names)}",
         )
-    entries: list[object] = []
-    shapes: list[object] = []
-    for item in items:
-        match = _ARRAY.match(item)
-        if match:
-            entry, shape = _array(match[1], match[2], item)
-            shapes.append(shape)
-        else:
-            entry = _single(item)
-        entries.append(entry)
-    first = tuple(shapes.index(shape) for shape in shapes)
-    return Signature(tuple(entries), 32, first, tuple(range(len(shapes))))
+    arrays = _Arrays()
+    entries = tuple(
+        _entry(item, annotation, arrays)
+        for item, annotation in zip(items, parameters.annotations, strict=True)
+    )
+    shapes = tuple(arrays.shapes.index(shape) for shape in arrays.shapes)
+    views = tuple(arrays.views.index(view) for view in arrays.views)
+    for number, view in enumerate(views):
+        if (shapes[number], arrays.entries[number]) != (shapes[view], arrays.entries[view]):
+            raise ArgumentValueError(
+                f"the signature {text!r} calls arrays of other types or shapes the same view",
+                mend="give them equal types and names for axes: f32[n] as v, f32[n] as v",
+            )
+    bits = _index_bits(tail[1].split(), text) if tail else 32
+    return Signature(entries, bits, shapes, views)
+
+
+def _index_bits(words: Sequence[str], text: str) -> int:
+    if len(words) != 2 or words[0] != "index" or words[1] not in ("32", "64"):
+        raise ArgumentValueError(
+            f"what follows `;` in the signature {text!r} means nothing", mend="write `; index 64`"
+        )
+    return int(words[1])
 
 
 def split_signature(text: str) -> Iterator[str]:
     """Items between commas that stand outside brackets and quotes."""
-    depth, start, quote = 0, 0, ""
-    for place, letter in enumerate(text):
-        if quote:
-            quote = "" if letter == quote else quote
-        elif letter in "'\"":
-            quote = letter
-        elif letter in "[(":
+    depth, start = 0, 0
+    for place, letter in enumerate(_without_quotes(text)):
+        if letter in "[(":
             depth += 1
         elif letter in "])":
             depth -= 1
@@ -76,12 +127,19 @@ def split_signature(text: str) -> Iterator[str]:
         yield rest
 
 
+def _without_quotes(text: str) -> str:
+    """The text with what stands in quotes blanked out."""
+    return re.sub(
+        r"'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\"", lambda found: "_" * len(found[0]), text
+    )
+
+
 def parse_annotation(item: str) -> ArrayOf | DType | VectorType:
     """What an item says of the argument that it stands for; of an array type and axes."""
     match = _ARRAY.match(item)
     if match is None:
         return _type(item, item)
-    _array(match[1], match[2], item)  # the checks
+    _array(match, _Arrays())  # the checks
     axes = match[2].count(",") + 1 if match[2].strip() else 0
     return ArrayOf(_type(match[1], item), axes)
 
@@ -95,30 +153,163 @@ def _type(name: str, item: str) -> DType | VectorType:
     return found
 
 
-def _array(name: str, axes: str, item: str) -> tuple[object, object]:
-    """The entry of an array, and what tells its shape from others'."""
-    kind = _type(name, item)
-    parts: Sequence[str] = [part.strip() for part in axes.split(",")] if axes.strip() else []
-    for place, part in enumerate(parts):
-        last = place == len(parts) - 1
-        if not (part == ":" or part.isidentifier() or (last and part == "::")):
+def _entry(item: str, annotation: Annotation | None, arrays: _Arrays) -> object:
+    if item in _TYPES and not isinstance(annotation, ConstOf):
+        return scalar_entry(_TYPES[item])
+    match = _ARRAY.match(item)
+    if match is not None:
+        return _array(match, arrays)
+    match = _GROUP.match(item)
+    if match is not None and not isinstance(annotation, ConstOf):
+        return _group(match, item, annotation, arrays)
+    value = _constant(item.removeprefix("=").strip(), item)
+    if isinstance(annotation, ConstOf) and isinstance(annotation.kind, DType):
+        value = annotation.kind(value)
+    return const_entry(value)
+
+
+def _array(match: re.Match[str], arrays: _Arrays) -> object:
+    """The entry of an array; its shape and view are entered."""
+    item, kind = match[0], _type(match[1], match[0])
+    parts = [part.strip() for part in match[2].split(",")] if match[2].strip() else []
+    strided = bool(parts) and parts[-1].endswith("::")
+    if strided:
+        parts[-1] = parts[-1].removesuffix("::").strip() or ":"
+    for part in parts:
+        if not (part == ":" or part.isidentifier()):
             raise ArgumentValueError(
                 f"{part!r} in {item!r} is no axis",
                 mend="an axis is `:`, a name that equal shapes share, or a last `::` for a stride",
             )
-    named = bool(parts) and all(part.isidentifier() for part in parts)
-    shape: object = tuple(parts) if named else object()
-    return array_entry(kind, len(parts), "::" not in parts, True), shape
+    named = all(part.isidentifier() for part in parts)
+    arrays.shapes.append(tuple(parts) if named else object())
+    entry = array_entry(kind, len(parts), not strided, match[3] is None)
+    arrays.entries.append(entry)
+    arrays.views.append(match[4] or object())
+    return entry
 
 
-def _single(item: str) -> object:
-    if item in _TYPES:
-        return scalar_entry(_TYPES[item])
-    try:
-        value: Any = ast.literal_eval(item)
-    except (ValueError, SyntaxError):
+def _group(
+    match: re.Match[str], item: str, annotation: Annotation | None, arrays: _Arrays
+) -> object:
+    """The entry of a tuple or dataclass."""
+    parts = list(split_signature(match[2]))
+    make: Any = tuple
+    if match[1]:
+        make = modules.find(match[1])
+    elif isinstance(annotation, GroupOf):
+        make = annotation.make
+    names = fields_of(make, len(parts))
+    if len(names) != len(parts):
         raise ArgumentValueError(
-            f"{item!r} is neither a type nor a constant",
-            mend="write f32, f32[:], vec3[:], None, 3 or 'text'",
-        ) from None
-    return const_entry(value)
+            f"{item!r} has {len(parts)} parts, and {make!r} does not",
+            mend="name a dataclass or named tuple, and give one item for each of its fields",
+        )
+    kinds: Sequence[Annotation | None] = (None,) * len(parts)
+    if isinstance(annotation, GroupOf) and len(annotation.parts) == len(parts):
+        kinds = annotation.parts
+    entries = (_entry(part, kind, arrays) for part, kind in zip(parts, kinds, strict=True))
+    return Group(make, names, tuple(entries))
+
+
+def _constant(text: str, item: str) -> Any:
+    if text in _SPECIAL:
+        return _SPECIAL[text]
+    if text in _TYPES:
+        return _TYPES[text]
+    if text.startswith("(") and text.endswith(")"):
+        return tuple(_constant(part, item) for part in split_signature(text[1:-1]))
+    number = _NUMBER.match(text)
+    try:
+        if number is not None and number[1] in _TYPES:
+            return _type(number[1], item)(_constant(number[2], item))
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        pass
+    if ":" in text:
+        return modules.find(text)
+    raise ArgumentValueError(
+        f"{item!r} is neither a type nor a constant",
+        mend="write f32, f32[:], vec3[:], None, 3 or 'text'",
+    )
+
+
+# Writing.
+
+
+def write_signature(signature: Signature) -> str:
+    """The text of a launch signature.
+
+    Constants that no text stands for, such as a lambda, are written as ``<lambda>``, which does not
+    parse.
+    """
+    writer = _Writer(signature)
+    items = ", ".join(writer.item(entry) for entry in signature.arguments)
+    return items + ("; index 64" if signature.index_bits == 64 else "")
+
+
+@final
+class _Writer:
+    """Writes items in order, which numbers the arrays."""
+
+    def __init__(self, signature: Signature) -> None:
+        self._shapes: Final = signature.shapes
+        self._views: Final = signature.views
+        self._next = 0
+
+    def item(self, entry: Any) -> str:
+        if isinstance(entry, Group):
+            parts = ", ".join(self.item(part) for part in entry.parts)
+            if entry.make is tuple:
+                return f"({parts},)" if len(entry.parts) == 1 else f"({parts})"
+            return f"{modules.path_of(entry.make) or f'<{entry.make.__name__}>'}({parts})"
+        argument = getattr(entry, "argument", entry)
+        if isinstance(argument, ArrayArgument):
+            return self._array(argument)
+        if isinstance(argument, VectorArgument):
+            return _VECTOR_NAMES[argument.dtype, argument.count]
+        if isinstance(argument, ScalarArgument):
+            return argument.dtype.name
+        assert isinstance(argument, ConstArgument)
+        return _written(argument.value)
+
+    def _array(self, argument: ArrayArgument) -> str:
+        number = self._next
+        self._next += 1
+        dtype = argument.element.leaves[0][1]
+        name = dtype.name if argument.count == 1 else _VECTOR_NAMES[dtype, argument.count]
+        axes = [":"] * argument.ndim
+        first = self._shapes[number]
+        if self._shapes.count(first) > 1:
+            classes = sorted({one for one in self._shapes if self._shapes.count(one) > 1})
+            suffix = str(classes.index(first) or "")
+            axes = [_AXES[axis % len(_AXES)] + suffix for axis in range(argument.ndim)]
+        if axes and not argument.contiguous:
+            axes[-1] = "::" if axes[-1] == ":" else f"{axes[-1]}::"
+        view = self._views[number]
+        shared = f" as v{view}" if self._views.count(view) > 1 else ""
+        return f"{name}[{', '.join(axes)}]{'' if argument.aligned else ' unaligned'}{shared}"
+
+
+_VECTOR_NAMES: Final = {(vector.dtype, vector.count): vector.name for vector in VECTORS}
+
+
+def _written(value: Any) -> str:
+    """The text of a constant."""
+    if value is None or type(value) in (bool, int, str):
+        return repr(value)
+    if type(value) is float:
+        return repr(value) if math.isfinite(value) else f"={value!r}"
+    if isinstance(value, DType | VectorType):
+        return f"={value.name}"
+    if type(value) is tuple:
+        parts = [_written(part).removeprefix("=") for part in value]
+        return f"=({', '.join(parts)}{',' if len(parts) == 1 else ''})"
+    if isinstance(value, np.generic):
+        dtype = by_numpy(value.dtype)
+        return f"={dtype.name}({value.item()!r})" if dtype else f"<{type(value).__name__}>"
+    if isinstance(value, Enum):
+        owner = modules.path_of(type(value))
+        return f"={owner}.{value.name}" if owner else f"<{type(value).__name__}>"
+    path = modules.path_of(value)
+    return f"={path}" if path else f"<{getattr(value, '__name__', type(value).__name__)}>"

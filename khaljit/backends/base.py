@@ -33,6 +33,7 @@ from khaljit.tracer.ir import Trace
 if TYPE_CHECKING:
     from khaljit.backends.reporting import Reports
     from khaljit.foreign import CodeInterface, ForeignKernel
+    from khaljit.origin import Origin
 
 __all__ = ["Device", "Loaded", "Pending", "Target", "Timer"]
 
@@ -42,6 +43,11 @@ class Target(ABC):
 
     name: str
     reports: ClassVar[bool] = True  # its code keeps what a kernel says for the host to read
+
+    @property
+    def text(self) -> str:
+        """What `khaljit.devices.target` makes this target of, on any machine."""
+        return self.name
 
     @abstractmethod
     def key_parts(self) -> Mapping[str, bytes]:
@@ -55,6 +61,11 @@ class Target(ABC):
     def show(self, trace: Trace, stage: str) -> str:
         """The code at a stage, as text."""
 
+    def substitutes(self) -> Sequence[Target]:
+        """Targets whose code runs here too, best first, where this one's cannot be made: what an
+        imported cache holds of them is better than nothing."""
+        return ()
+
     def tool_version(self, name: str) -> str | None:
         """The version of an assembling tool that is installed here; None where none is."""
         del name
@@ -65,6 +76,7 @@ class Loaded(ABC):
     """An artifact that a device has loaded."""
 
     binds: bool = False  # `bind` is worth its while
+    origin: Origin | None = None  # for what is compiled later: other programs of the same trace
 
     @abstractmethod
     def launch(

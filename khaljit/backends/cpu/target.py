@@ -5,16 +5,20 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Final, final
 
 from khaljit.backends.base import Target
 from khaljit.cache.artifact import Artifact
-from khaljit.codegen.llvm.target import CpuTarget
+from khaljit.codegen.llvm.target import LEVELS, CpuTarget
+from khaljit.tracer.errors import ArgumentValueError, DeviceError
 from khaljit.tracer.ir import Trace
 
-__all__ = ["Cpu"]
+__all__ = ["Cpu", "parse"]
+
+SYSTEMS: Final = ("linux", "darwin", "win32")
 
 
 @final
@@ -25,6 +29,21 @@ class Cpu(Target):
         self.cpu: Final = target
         self.name = f"cpu:{target.level}"
 
+    @property
+    def text(self) -> str:
+        """Such as ``cpu:x86-64-v3-linux``, with features beyond the level behind it."""
+        return f"{self.name}-{self.cpu.system}{''.join(self.cpu.features)}"
+
+    def substitutes(self) -> Sequence[Target]:
+        """Lower levels, where no llvmlite is here to make code for this one."""
+        if _llvmlite_version() is not None:
+            return ()
+        family = [
+            name for name, one in LEVELS.items() if one.architecture == self.cpu.facts.architecture
+        ]
+        lower = family[: family.index(self.cpu.level)]
+        return [Cpu(CpuTarget(level, system=self.cpu.system)) for level in reversed(lower)]
+
     def key_parts(self) -> Mapping[str, bytes]:
         """The level, features and operating system."""
         cpu = self.cpu
@@ -33,6 +52,13 @@ class Cpu(Target):
 
     def compile(self, trace: Trace) -> Artifact:
         """Object code, with what its launch needs."""
+        tool = _llvmlite_version()
+        if tool is None:
+            raise DeviceError(
+                f"kernel {trace.name} is not in the cache, and no llvmlite is here to compile it",
+                mend="pip install llvmlite, or warm and export it elsewhere: "
+                f"khaljit warm --target {self.text}",
+            )
         from khaljit.backends import stages
         from khaljit.codegen.caps import row
         from khaljit.codegen.cost import cost
@@ -49,7 +75,7 @@ class Cpu(Target):
             "cost": cost(legal),
         }
         payload = assemble(program.text, self.cpu)
-        return Artifact(payload, plan, ("llvmlite", _llvmlite_version() or ""), text=program.text)
+        return Artifact(payload, plan, ("llvmlite", tool), text=program.text)
 
     def show(self, trace: Trace, stage: str) -> str:
         """A stage of the compilation as text: the common ones, ``llvm`` and ``asm``."""
@@ -67,6 +93,25 @@ class Cpu(Target):
     def tool_version(self, name: str) -> str | None:
         """The installed llvmlite, found without importing it."""
         return _llvmlite_version() if name == "llvmlite" else None
+
+
+def parse(text: str) -> Cpu:
+    """The target that ``native`` or a level stands for: ``x86-64-v3``, ``aarch64-darwin``,
+    ``x86-64-v4-linux+avx512vbmi``. The system is this one if it is left out."""
+    if text == "native":
+        from khaljit.backends.cpu.features import probe
+
+        return Cpu(CpuTarget(probe().level))
+    place, *features = text.split("+")
+    level, _, system = place.rpartition("-")
+    if system not in SYSTEMS:
+        level, system = place, sys.platform
+    if level not in LEVELS or not all(features):
+        raise ArgumentValueError(
+            f"there is no processor {text!r} to make code for",
+            mend=f"native, or one of {', '.join(LEVELS)}, with -linux, -darwin or -win32 behind it",
+        )
+    return Cpu(CpuTarget(level, tuple(f"+{one}" for one in features), system))
 
 
 @lru_cache(maxsize=1)

@@ -18,7 +18,9 @@ from typing import Any, Final
 
 from khaljit.tracer.errors import InternalError
 
-__all__ = ["assemble", "tool_path", "tool_version"]
+__all__ = ["TOOLS", "assemble", "tool_path", "tool_version"]
+
+TOOLS: Final = ("nvjitlink", "ptxas")
 
 _WHEELS: Final = ("nvidia.cu13", "nvidia.cuda_nvcc")
 

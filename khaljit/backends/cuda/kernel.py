@@ -283,7 +283,7 @@ class CudaKernel(Loaded):
         found = self._variants.get(kind)
         if found is None:
             target = Cuda(self._device.architecture, form=kind)
-            compiled = compiler.compile_trace(self._trace, target)
+            compiled = compiler.compile_trace(self._trace, target, self.origin)
             found = CudaKernel(self._device, compiled.artifact, self._trace)
             self._variants[kind] = found
         return found

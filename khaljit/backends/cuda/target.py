@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final, final
 
@@ -18,7 +18,10 @@ from khaljit.codegen.ptx.arch import ARCHITECTURES
 from khaljit.tracer.errors import ArgumentValueError, DeviceError
 from khaljit.tracer.ir import Trace
 
-__all__ = ["Cuda", "architecture_for"]
+__all__ = ["Cuda", "architecture_for", "parse"]
+
+FORMS: Final = ("direct", "folded", "resident")
+OLDEST: Final = next(iter(ARCHITECTURES))
 
 
 def architecture_for(major: int, minor: int) -> str:
@@ -48,20 +51,34 @@ class Cuda(Target):
     """An architecture.
 
     Args:
-        architecture: such as ``sm_90``.
+        architecture: such as ``sm_90``; ``ptx`` for text that the driver of any GPU compiles.
         form: ``folded`` for launches with all workgroups along one axis, ``resident`` for those
             whose counts of workgroups the GPU reads.
     """
 
     def __init__(self, architecture: str, *, form: str = "direct") -> None:
+        self.portable: Final = architecture == "ptx"
+        self.name = f"cuda:{architecture}"
+        if self.portable:
+            architecture = OLDEST
         if architecture not in ARCHITECTURES:
             raise ArgumentValueError(
                 f"{architecture!r} is no architecture of khaljit",
-                mend=f"one of {', '.join(ARCHITECTURES)}",
+                mend=f"one of {', '.join(ARCHITECTURES)}, or ptx",
             )
         self.architecture: Final = architecture
         self.form: Final = form
-        self.name = f"cuda:{architecture}"
+
+    @property
+    def text(self) -> str:
+        """Such as ``cuda:sm_90``, with the form behind it: ``cuda:sm_90/folded``."""
+        return self.name if self.form == "direct" else f"{self.name}/{self.form}"
+
+    def substitutes(self) -> Sequence[Target]:
+        """PTX for any GPU, where no tool is here that would make machine code of this one's."""
+        if self.portable or any(map(assembling.tool_version, assembling.TOOLS)):
+            return ()
+        return (Cuda("ptx", form=self.form),)
 
     def key_parts(self) -> Mapping[str, bytes]:
         """The architecture, the form, and whether the text is kept."""
@@ -71,7 +88,10 @@ class Cuda(Target):
     def compile(self, trace: Trace) -> Artifact:
         """A cubin where a tool is here, else PTX; with what the launch needs."""
         program = self._program(trace)
-        payload, tool = assembling.assemble(program.text, self.architecture)
+        if self.portable:
+            payload, tool = program.text.encode(), None
+        else:
+            payload, tool = assembling.assemble(program.text, self.architecture)
         plan = {
             "entry": program.entry,
             "workgroup": list(program.workgroup),
@@ -106,6 +126,16 @@ class Cuda(Target):
     def tool_version(self, name: str) -> str | None:
         """The version of nvJitLink or ptxas here."""
         return assembling.tool_version(name)
+
+
+def parse(text: str) -> Cuda:
+    """The target that an architecture or ``ptx`` stands for, with a form: ``sm_90/folded``."""
+    architecture, _, form = text.partition("/")
+    if form and form not in FORMS:
+        raise ArgumentValueError(
+            f"{form!r} in {text!r} is no form of a program", mend=f"one of {', '.join(FORMS)}"
+        )
+    return Cuda(architecture, form=form or "direct")
 
 
 def disassembly(ptx: str, architecture: str) -> str:

@@ -191,7 +191,9 @@ class WebGpuLoaded(Loaded):
             target = self._device.target
             assert isinstance(target, WebGpu)
             compiled = compiler.compile_trace(
-                self._trace, target.varied(bindings=bindings, at_origin=at_origin, fold=folded)
+                self._trace,
+                target.varied(bindings=bindings, at_origin=at_origin, fold=folded),
+                self.origin,
             )
             found = _Variant(self._device, compiled.artifact, self._trace)
             self._variants[bindings, at_origin, folded] = found

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final, final
 
 from khaljit.backends.base import Target
 from khaljit.cache.artifact import Artifact
-from khaljit.codegen.caps import Caps
+from khaljit.codegen.caps import Caps, webgpu, webgpu_named
 from khaljit.codegen.program import Program
 from khaljit.codegen.webgpu.interface import Binding, Interface, Slot, Source
 from khaljit.codegen.webgpu.lower import PLAIN_VARIANT, Variant
 from khaljit.tracer.dtypes import by_name
+from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.ir import Trace
 
-__all__ = ["WebGpu", "artifact_of", "interface_of", "plan_of"]
+__all__ = ["WebGpu", "artifact_of", "interface_of", "parse", "plan_of"]
 
 
 @final
@@ -31,6 +32,12 @@ class WebGpu(Target):
         self.caps: Final = caps
         self.variant: Final = variant
         self.name = caps.name
+
+    @property
+    def text(self) -> str:
+        """Features, then limits and the variant where they are not the least and the usual:
+        ``webgpu:f16+int64,shared=49152/fold``."""
+        return write(self.caps, self.variant)
 
     def varied(self, **changes: Any) -> WebGpu:
         """The same device with another variant of the program."""
@@ -59,6 +66,72 @@ class WebGpu(Target):
             "wgsl": lambda legal: WgslEmitter(self.caps, self.variant).emit(legal).text,
         }
         return stages.show(trace, stage, self.name, self.caps, codes)
+
+
+# The text of a target.
+
+BASELINE: Final = webgpu()
+USUAL: Final = Variant(at_origin=True)  # what devices begin with
+
+
+_LIMITS: Final = {
+    "workgroup": "max_workgroup",
+    "size": "max_workgroup_size",
+    "shared": "shared_bytes",
+    "immediates": "immediates",
+}
+
+
+def write(caps: Caps, variant: Variant) -> str:
+    """See `WebGpu.text`."""
+    facts = [caps.name.partition(":")[2]]
+    for name, attribute in _LIMITS.items():
+        value = getattr(caps, attribute)
+        if value != getattr(BASELINE, attribute):
+            facts.append(f"{name}={_listed(value)}")
+    words = ["fold"] * variant.fold + ["offset"] * (not variant.at_origin)
+    if variant.bindings is not None:
+        words.append(f"bindings={_listed(variant.bindings)}")
+    if variant.group != USUAL.group:
+        words.append(f"group={_listed(variant.group)}")
+    detail = ",".join(filter(None, facts)) + (f"/{','.join(words)}" if words else "")
+    return f"webgpu:{detail}" if detail else "webgpu"
+
+
+def parse(text: str) -> WebGpu:
+    """The target that what stands behind ``webgpu:`` in a text describes."""
+    facts, _, words = text.partition("/")
+    features: list[str] = []
+    limits: dict[str, Any] = {}
+    options: dict[str, Any] = {"at_origin": True}
+    try:
+        for fact in filter(None, facts.split(",")):
+            name, has_value, value = fact.partition("=")
+            if not has_value:
+                features += fact.split("+")
+            else:
+                limits[_LIMITS[name]] = _numbers(value) if name == "size" else int(value)
+        for word in filter(None, words.split(",")):
+            name, _, value = word.partition("=")
+            if name in ("bindings", "group"):
+                options[name] = _numbers(value)
+            else:
+                options |= {"fold": {"fold": True}, "offset": {"at_origin": False}}[word]
+        caps = webgpu_named(features, **limits)
+    except (KeyError, ValueError) as error:
+        raise ArgumentValueError(
+            f"{text!r} describes no WebGPU device: {error}",
+            mend="`khaljit devices` shows the text of a device; webgpu:native is the one here",
+        ) from None
+    return WebGpu(caps, Variant(**options))
+
+
+def _listed(value: int | Sequence[int]) -> str:
+    return str(value) if isinstance(value, int) else ".".join(map(str, value))
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, filter(None, text.split("."))))
 
 
 def artifact_of(target: WebGpu, legal: Trace) -> Artifact:

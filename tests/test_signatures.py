@@ -1,0 +1,188 @@
+"""Signatures as text: what is written of a call is read as the very same signature."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+from types import FunctionType
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import khaljit as kj
+from khaljit.arguments import Parameters, Signature
+from khaljit.jit import Kernel
+from khaljit.signatures import parse_signature, split_signature, write_signature
+
+
+class Mode(Enum):
+    FAST = 1
+    EXACT = 2
+
+
+class Pair(NamedTuple):
+    first: Any
+    second: Any
+
+
+@dataclass
+class Body:
+    place: kj.Array1[kj.f32]
+    mass: kj.f32
+
+
+def double(x: Any) -> Any:
+    return x + x
+
+
+def no_annotations(a: Any, b: Any, c: Any) -> None: ...
+
+
+def annotated(a: Body, b: kj.Const[tuple], c: kj.Const[kj.i32]) -> None: ...  # type: ignore[type-arg]
+
+
+def vectors(a: kj.Array1[kj.vec3], b: kj.vec2, c: kj.Array2[kj.f64]) -> None: ...
+
+
+ONES = np.ones(4, np.float32)
+SQUARE = np.ones((4, 4), np.float64)
+BYTES = np.zeros(33, np.uint8)
+
+
+def parameters_of(function: Callable[..., None]) -> Parameters:
+    assert isinstance(function, FunctionType)
+    return Parameters.of(function, "kernel")
+
+
+def signature_of(function: Callable[..., None], args: tuple[Any, ...], grid: int = 1) -> Signature:
+    parameters = parameters_of(function)
+    return parameters.read(parameters.bind(args, {})).signature(grid)
+
+
+HERE = __name__
+CALLS: list[tuple[Callable[..., None], tuple[Any, ...], str]] = [
+    (no_annotations, (ONES, 2, 3.0), "f32[:], i32, f32"),
+    (no_annotations, (ONES, ONES.copy(), True), "f32[n], f32[n], bool"),
+    (no_annotations, (ONES, ONES, np.int8(3)), "f32[n] as v0, f32[n] as v0, i8"),
+    (no_annotations, (ONES, SQUARE, SQUARE.T.copy()), "f32[:], f64[n, m], f64[n, m]"),
+    (no_annotations, (SQUARE[:, ::2], SQUARE[:, 1::2], 1), "f64[n, m::], f64[n, m::], i32"),
+    (no_annotations, (SQUARE[:, ::2], None, 1), "f64[:, ::], None, i32"),
+    (no_annotations, (np.array(1.0), np.array(2.0), np.array(3)), "f64[], f64[], i64[]"),
+    (no_annotations, ((ONES, 1), (2.0,), ()), "(f32[:], i32), (f32,), ()"),
+    (
+        no_annotations,
+        (Pair(ONES, ONES.copy()), "te,xt; (", kj.f16),
+        f"{HERE}:Pair(f32[n], f32[n]), 'te,xt; (', =f16",
+    ),
+    (
+        no_annotations,
+        (Mode.FAST, double, np.sqrt),
+        f"={HERE}:Mode.FAST, ={HERE}:double, =numpy:sqrt",
+    ),
+    (
+        annotated,
+        (Body(ONES, 2.0), (1, "two", None), 3),
+        f"{HERE}:Body(f32[:], f32), =(1, 'two', None), =i32(3)",
+    ),
+    (
+        annotated,
+        (Body(ONES, 2.0), (0.5, (kj.f32,)), -3),
+        f"{HERE}:Body(f32[:], f32), =(0.5, (f32,)), =i32(-3)",
+    ),
+    (
+        annotated,
+        (Body(ONES, 2.0), (math.inf, -math.inf), 3),
+        f"{HERE}:Body(f32[:], f32), =(inf, -inf), =i32(3)",
+    ),
+    (vectors, (np.ones((5, 3), np.float32), (1.0, 2.0), SQUARE), "vec3[:], vec2, f64[:, :]"),
+]
+
+
+@pytest.mark.parametrize(("function", "args", "text"), CALLS)
+def test_what_is_written_of_a_call_is_read_again(
+    function: Callable[..., None], args: tuple[Any, ...], text: str
+) -> None:
+    signature = signature_of(function, args)
+    # where NumPy puts arrays is its own business
+    written = write_signature(signature)
+    assert written.replace(" unaligned", "") == text.replace(" unaligned", "")
+    parameters = parameters_of(function)
+    assert parse_signature(written, parameters) == signature
+
+
+def test_the_width_of_indices_is_written() -> None:
+    signature = signature_of(no_annotations, (ONES, 1, 2), grid=1 << 40)
+    assert write_signature(signature) == "f32[:], i32, i32; index 64"
+    parameters = parameters_of(no_annotations)
+    assert parse_signature(write_signature(signature), parameters) == signature
+
+
+def test_an_unaligned_array_is_told_apart() -> None:
+    floats = BYTES[: 32 if BYTES.ctypes.data % 4 == 0 else 28][4:].view(np.float32)
+    for start in range(4):
+        signature = signature_of(no_annotations, (floats[start:], 1, 2))
+        aligned = floats[start:].ctypes.data % 16 == 0
+        assert ("unaligned" in write_signature(signature)) == (not aligned)
+        parameters = parameters_of(no_annotations)
+        assert parse_signature(write_signature(signature), parameters) == signature
+
+
+def test_what_no_text_stands_for_does_not_parse() -> None:
+    signature = signature_of(no_annotations, (ONES, lambda x: x, 1))
+    written = write_signature(signature)
+    assert written == "f32[:], <<lambda>>, i32"
+    with pytest.raises(kj.ArgumentError, match="neither a type nor a constant"):
+        parse_signature(written, parameters_of(no_annotations))
+
+
+def test_the_name_of_an_annotated_dataclass_may_be_left_out() -> None:
+    parameters = parameters_of(annotated)
+    short = parse_signature("(f32[:], f32), (1, 2), 3", parameters)
+    assert short == signature_of(annotated, (Body(ONES, 1.0), (1, 2), 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("f32[:], i32", "has 2 items"),
+        ("f32[:, i32, i32", "has 1 items"),
+        ("f33[:], i32, i32", "is no type"),
+        ("f32[a b], i32, i32", "is no axis"),
+        ("f32[:], i32, i32; index 16", "means nothing"),
+        ("f32[:], i32, i32; wide", "means nothing"),
+        ("f32[n] as v, f32[m] as v, i32", "the same view"),
+        ("f32[n] as v, i32[n] as v, i32", "the same view"),
+        ("nowhere.at.all:Body(f32), 1, 2", "no module nowhere"),
+        (f"{__name__}:Body(f32), 1, 2", "has 1 parts"),
+        (f"={__name__}:nothing, 1, 2", "has no 'nothing'"),
+        ("f32[:], open('x'), i32", "neither a type nor a constant"),
+        ("f32[:], =__import__('os'), i32", "neither a type nor a constant"),
+    ],
+)
+def test_wrong_texts_are_explained(text: str, message: str) -> None:
+    with pytest.raises(kj.ArgumentError, match=message):
+        parse_signature(text, parameters_of(no_annotations))
+
+
+def test_splitting_minds_brackets_and_quotes() -> None:
+    text = "f32[:, :], (f32, 'a,)'), 'it\\'s, so', \"x,[\""
+    assert list(split_signature(text)) == [
+        "f32[:, :]", "(f32, 'a,)')", "'it\\'s, so'", '"x,["'
+    ]  # fmt: skip
+
+
+def test_a_text_and_a_call_give_the_same_key() -> None:
+    @kj.jit
+    def add(a: kj.Array1[kj.f32], b: kj.Array1[kj.f32]) -> None:
+        i = kj.global_id(0)
+        if i < a.size:
+            a[i] += b[i]
+
+    assert isinstance(add, Kernel)
+    a = np.zeros(1000, np.float32)
+    written = write_signature(signature_of(add._function, (a, a.copy())))
+    assert add.compile(a, a.copy()).key == add.compile(written).key
+    assert add.compile(written).key != add.compile("f32[:], f32[:]").key
