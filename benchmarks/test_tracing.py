@@ -15,8 +15,8 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import khaljit as kj
-from khaljit.compiler import key_of
 from khaljit.devices import current_device
+from khaljit.keying import key_of
 from khaljit.tracer.ir import Trace, values
 from khaljit.tracer.passes.contract import contract
 from khaljit.tracer.text import canonical

@@ -10,14 +10,19 @@ Laws:
 
 from __future__ import annotations
 
-from typing import Final, final
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any, Final, final
 
 import xxhash
 
-__all__ = ["SCHEMA", "Key", "key", "parts_of"]
+__all__ = ["SCHEMA", "Key", "described", "key", "parts_of"]
 
 SCHEMA: Final = 1
 """Counts changes of what is hashed, or how."""
+
+NOTHING: Final[Mapping[type, Callable[[Any], str]]] = {}
 
 
 @final
@@ -42,6 +47,47 @@ def key(**parts: bytes) -> Key:
     for name, part in sorted(parts.items()):
         pieces += (f"{name} {len(part)}\n".encode(), part, b"\n")
     return Key.of(b"".join(pieces))
+
+
+def described(value: object, spell: Mapping[type, Callable[[Any], str]] = NOTHING) -> str:
+    """A configuration as text: all of it, and the same text in every process.
+
+    Takes dataclasses with every field that they have, mappings, sets, sequences, enumerations and
+    plain values.
+
+    Args:
+        spell: how to write values of other types.
+
+    Raises:
+        TypeError: something in it has no such text.
+
+    >>> described({"b": 1.5, "a": frozenset({"y", "x"})})
+    "{'a': {'x', 'y'}, 'b': 0x1.8000000000000p+0}"
+    """
+
+    def text(value: object) -> str:
+        kind = type(value)
+        if kind in spell:
+            return spell[kind](value)
+        if value is None or kind in (bool, int, str, bytes):
+            return repr(value)
+        if isinstance(value, float):
+            return value.hex()
+        if isinstance(value, Enum):
+            return f"{kind.__name__}.{value.name}"
+        if isinstance(value, tuple | list):
+            return f"({', '.join(map(text, value))})"
+        if isinstance(value, frozenset | set):
+            return f"{{{', '.join(sorted(map(text, value)))}}}"
+        if isinstance(value, Mapping):
+            items = sorted(f"{text(name)}: {text(item)}" for name, item in value.items())
+            return f"{{{', '.join(items)}}}"
+        if is_dataclass(value):
+            parts = (f"{one.name}={text(getattr(value, one.name))}" for one in fields(value))
+            return f"{kind.__name__}({', '.join(parts)})"
+        raise TypeError(f"a {kind.__name__} has no text that is the same everywhere")
+
+    return text(value)
 
 
 def parts_of(material: bytes) -> dict[str, bytes]:

@@ -5,8 +5,6 @@ record -> contract -> key -> cached? load : compile and store -> load
 
 from __future__ import annotations
 
-import hashlib
-import os
 import threading
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
@@ -17,19 +15,18 @@ from khaljit.backends.base import Device, Loaded, Target
 from khaljit.backends.reporting import Reporting
 from khaljit.cache.artifact import Artifact
 from khaljit.cache.errors import CacheStoreError
-from khaljit.cache.keys import Key, key
+from khaljit.cache.keys import Key
 from khaljit.cache.store import Store
 from khaljit.codegen.reports import has_report, with_reports
+from khaljit.keying import key_of
 from khaljit.origin import Origin
 from khaljit.tracer.convergence import check
 from khaljit.tracer.errors import CacheError
 from khaljit.tracer.ir import Trace
 from khaljit.tracer.passes.contract import contract
-from khaljit.tracer.text import canonical
 
 __all__ = ["COUNTS", "Compiled", "compile_trace", "find", "load", "store"]
 
-VERSION: Final = "0.1.0"
 MAX_LOADED: Final = 1024  # kernels kept loaded per process
 
 # How often this process did what; `kernel.cache_info()` shows a kernel's own.
@@ -60,39 +57,6 @@ def store() -> Store:
         return Store.open()
     except CacheStoreError as error:
         raise CacheError(error.message, mend=error.mend) from None
-
-
-@lru_cache(maxsize=1)
-def generators() -> bytes:
-    """What tells this khaljit's code generators from others': the version; in a checkout, where
-    one version has many states, the sources themselves."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    if not os.path.exists(os.path.join(here, "..", "pyproject.toml")):
-        return VERSION.encode()
-    digest = hashlib.blake2b(digest_size=16)
-    for folder in ("tracer", "codegen"):
-        for parent, folders, files in sorted(os.walk(os.path.join(here, folder))):
-            folders.sort()
-            for file in sorted(files):
-                if file.endswith(".py"):
-                    with open(os.path.join(parent, file), "rb") as source:
-                        digest.update(source.read())
-    return f"{VERSION}+{digest.hexdigest()}".encode()
-
-
-def key_of(trace: Trace, target: Target, salt: str | None = None) -> Key:
-    """The cache key of a canonical trace for a target: everything that its code depends on.
-
-    The canonical text holds workgroup, options, index width and the signature's facts. Left out
-    are names and source lines, which no code depends on.
-    """
-    salts = (salt or "", os.environ.get("KHALJIT_CACHE_SALT", ""))
-    return key(
-        trace=canonical(trace),
-        generators=generators(),
-        salt="\n".join(salts).encode(),
-        **target.key_parts(),
-    )
 
 
 def compile_trace(trace: Trace, target: Target, origin: Origin | None = None) -> Compiled:

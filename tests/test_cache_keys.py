@@ -6,11 +6,14 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Any
 
 import pytest
 
 from khaljit.cache import keys
-from khaljit.cache.keys import Key, key, parts_of
+from khaljit.cache.keys import Key, described, key, parts_of
 
 
 def test_a_key_is_32_hexadecimal_digits() -> None:
@@ -85,3 +88,53 @@ def test_other_processes_make_the_same_key(seed: str) -> None:
         check=True,
     )
     assert done.stdout.strip() == key(a=b"1", b=b"2", trace=b"k")
+
+
+class Kind(Enum):
+    FLOAT = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    kinds: frozenset[Kind]
+    limits: tuple[int, ...] = (1, 2)
+    scale: float = 0.1
+    flag: bool = False
+    nothing: object = None
+
+
+def test_a_configuration_is_described_with_all_that_it_has() -> None:
+    row = Row("it's", frozenset({Kind.FLOAT}))
+    assert described(row) == (
+        'Row(name="it\'s", kinds={Kind.FLOAT}, limits=(1, 2), scale=0x1.999999999999ap-4, '
+        "flag=False, nothing=None)"
+    )
+    changes: tuple[dict[str, Any], ...] = (
+        {"name": "its"},
+        {"kinds": frozenset()},
+        {"limits": (12,)},
+        {"scale": 0.1 + 2**-56},
+        {"flag": True},
+        {"nothing": ""},
+        {"nothing": False},
+    )
+    for change in changes:
+        assert described(replace(row, **change)) != described(row)
+
+
+def test_the_order_of_sets_and_mappings_means_nothing() -> None:
+    names = [f"name{number}" for number in range(50)]
+    rng = random.Random(3)
+    shuffled = rng.sample(names, 50)
+    assert described(set(names)) == described(frozenset(shuffled))
+    assert described(dict.fromkeys(names)) == described(dict.fromkeys(shuffled))
+    assert described(names) != described(shuffled)
+
+
+def test_what_has_no_text_of_its_own_is_refused() -> None:
+    """Such as an object whose repr is its address."""
+    for value in (object(), [object()], {"a": lambda: None}, Row("a", frozenset(), nothing=print)):
+        with pytest.raises(TypeError, match="no text that is the same everywhere"):
+            described(value)
+    assert described([Kind], {type(Kind): lambda kind: kind.__name__}) == "(Kind)"

@@ -50,8 +50,9 @@ class Target(ABC):
         return self.name
 
     @abstractmethod
-    def key_parts(self) -> Mapping[str, bytes]:
-        """Everything about the target that the code depends on."""
+    def key_parts(self) -> Mapping[str, object]:
+        """Everything about the target that the code depends on, as `cache.keys.described` takes
+        it."""
 
     @abstractmethod
     def compile(self, trace: Trace) -> Artifact:

@@ -33,9 +33,9 @@ class TraceTarget(Target):
     def __init__(self, name: str) -> None:
         self.name = name
 
-    def key_parts(self) -> Mapping[str, bytes]:
-        """Nothing: the trace is all."""
-        return {}
+    def key_parts(self) -> Mapping[str, object]:
+        """The trace is all."""
+        return {"kind": self.name}
 
     def compile(self, trace: Trace) -> Artifact:
         """There is nothing to compile; only `load` sees the trace."""

@@ -44,11 +44,9 @@ class Cpu(Target):
         lower = family[: family.index(self.cpu.level)]
         return [Cpu(CpuTarget(level, system=self.cpu.system)) for level in reversed(lower)]
 
-    def key_parts(self) -> Mapping[str, bytes]:
-        """The level, features and operating system."""
-        cpu = self.cpu
-        text = f"{cpu.level} {','.join(cpu.all_features)} {cpu.system}"
-        return {"target": text.encode()}
+    def key_parts(self) -> Mapping[str, object]:
+        """The level and what it stands for, features and operating system."""
+        return {"kind": "cpu", "cpu": self.cpu, "level": self.cpu.facts}
 
     def compile(self, trace: Trace) -> Artifact:
         """Object code, with what its launch needs."""

@@ -80,10 +80,10 @@ class Cuda(Target):
             return ()
         return (Cuda("ptx", form=self.form),)
 
-    def key_parts(self) -> Mapping[str, bytes]:
+    def key_parts(self) -> Mapping[str, object]:
         """The architecture, the form, and whether the text is kept."""
         keep = os.environ.get("KHALJIT_CUDA_KEEP_PTX") == "1"
-        return {"target": f"{self.name} form={self.form} ptx={keep}".encode()}
+        return {"kind": self.name, "form": self.form, "keep_ptx": keep}
 
     def compile(self, trace: Trace) -> Artifact:
         """A cubin where a tool is here, else PTX; with what the launch needs."""

@@ -16,6 +16,7 @@ from khaljit.arguments import Operand
 from khaljit.backends.webgpu.target import WebGpu, artifact_of
 from khaljit.cache.artifact import Artifact
 from khaljit.cache.keys import key
+from khaljit.keying import generators
 from khaljit.tracer.dtypes import f32
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ __all__ = ["ask"]
 def ask(device: WebGpuDevice) -> dict[str, Any]:
     """What the driver does, as arguments of ``codegen.caps.webgpu``."""
     driver = json.dumps(device.info, sort_keys=True, default=str)
-    name = key(probe=b"rounding", driver=driver.encode(), generators=compiler.generators())
+    name = key(probe=b"rounding", driver=driver.encode(), generators=generators())
     found = compiler.store().obtain(name, lambda tool: None, lambda: _asked(device))
     return dict(found.plan)
 

@@ -43,11 +43,9 @@ class WebGpu(Target):
         """The same device with another variant of the program."""
         return WebGpu(self.caps, replace(self.variant, **changes))
 
-    def key_parts(self) -> Mapping[str, bytes]:
+    def key_parts(self) -> Mapping[str, object]:
         """Capabilities, limits and variant."""
-        caps = self.caps
-        limits = (caps.max_workgroup, caps.max_workgroup_size, caps.shared_bytes, caps.immediates)
-        return {"target": f"{caps.name} {limits} {self.variant}".encode()}
+        return {"kind": "webgpu", "caps": self.caps, "variant": self.variant}
 
     def compile(self, trace: Trace) -> Artifact:
         """A SPIR-V module, or WGSL where wgpu reads SPIR-V wrongly, and its interface."""
