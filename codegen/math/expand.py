@@ -18,8 +18,7 @@ from khaljit.codegen.math import (
     power,
     trigonometric,
 )
-from khaljit.codegen.math.kit import Num
-from khaljit.codegen.math.reduction import Huge
+from khaljit.codegen.math.kit import Num, Rare
 from khaljit.tracer.build import Builder
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
@@ -31,11 +30,7 @@ _PLAIN: Final[dict[Op, Callable[..., Num]]] = {
     Op.EXP2: exponential.exp2,
     Op.EXP10: exponential.exp10,
     Op.EXPM1: exponential.expm1,
-    Op.LOG: logarithm.log,
-    Op.LOG2: logarithm.log2,
-    Op.LOG10: logarithm.log10,
     Op.LOG1P: logarithm.log1p,
-    Op.POW: power.pow_,
     Op.RSQRT: power.rsqrt,
     Op.CBRT: power.cbrt,
     Op.HYPOT: power.hypot,
@@ -54,14 +49,21 @@ _PLAIN: Final[dict[Op, Callable[..., Num]]] = {
     Op.TGAMMA: gamma.tgamma,
     Op.LGAMMA: gamma.lgamma,
 }
-_PERIODIC: Final[dict[Op, Callable[[Num, Huge], Num]]] = {
+_PERIODIC: Final[dict[Op, Callable[..., Num]]] = {
     Op.SIN: trigonometric.sin,
     Op.COS: trigonometric.cos,
     Op.TAN: trigonometric.tan,
 }
+_UNEVEN: Final[dict[Op, Callable[..., Num]]] = {
+    **_PERIODIC,
+    Op.LOG: logarithm.log,
+    Op.LOG2: logarithm.log2,
+    Op.LOG10: logarithm.log10,
+    Op.POW: power.pow_,
+}
 
 # What `expand` can make cheaper by a branch.
-BRANCHING: Final = frozenset(_PERIODIC)
+BRANCHING: Final = frozenset(_UNEVEN)
 
 
 def expand(
@@ -70,11 +72,13 @@ def expand(
     """The value of an elementary function (one of `MATH`) of f32 or f64 operands.
 
     Pure values only; but with ``branch`` the functions in `BRANCHING` append an ``if`` to the
-    open region of the builder, so their results belong to that region. With ``fastmath`` these
-    functions are meaningful up to arguments of 2**17 in f32 and 2**32 in f64 only.
+    open region of the builder, so their results belong to that region. With ``fastmath`` sin, cos
+    and tan are meaningful up to arguments of 2**17 in f32 and 2**32 in f64 only.
     """
     numbers = tuple(Num(builder, arg) for arg in args)
-    if op in _PERIODIC:
-        strict = Huge.BRANCHED if branch else Huge.SELECTED
-        return _PERIODIC[op](numbers[0], Huge.IGNORED if fastmath else strict).value
+    if op in _UNEVEN:
+        rare = Rare.BRANCHED if branch else Rare.SELECTED
+        if fastmath and op in _PERIODIC:
+            rare = Rare.IGNORED
+        return _UNEVEN[op](*numbers, rare).value
     return _PLAIN[op](*numbers).value

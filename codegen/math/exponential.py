@@ -31,6 +31,7 @@ from khaljit.tracer.dtypes import DType, f32, f64
 __all__ = [
     "exp",
     "exp2",
+    "exp2_of_product",
     "exp2_of_sum",
     "exp2_parts",
     "exp10",
@@ -246,6 +247,17 @@ def exp2_of_sum(high: Num, low: Num) -> Num:
     """2**(high + low) with |low| far below 1; where high is infinite, low may be NaN."""
     y, shifted = _exp2_of_sum(high, low)
     return _bounded(high, scale(y, shifted, _is_small(high, 1.0)), 1.0)
+
+
+def exp2_of_product(y: Num, high: Num, low: Num, reach: int) -> tuple[Num, Num]:
+    """2**(y (high + low)), and whether the exponent is so far beyond +-reach that this is wrong."""
+    form = y.format
+    shifted = fma(y, high, form.shifter)
+    r = fma(y, low, fma(y, high, -(shifted - form.shifter)))
+    power = fma(r, horner(r, _TABLES[y.dtype].exp2), 1.0)
+    result = (power.bits() + (shifted.bits() << form.fraction)).reinterpret(y.dtype)
+    least = to_bits(form.dtype, form.shifter - reach)
+    return result, shifted.bits() - least >= 2 * reach + 1
 
 
 def exp2_parts(high: Num, low: Num) -> tuple[Num, Num]:

@@ -2,7 +2,8 @@
 
 Laws of every expansion of this package:
 
-* pure operations only, no branches, no loads: all lanes compute all paths, `select` picks;
+* pure operations only, no loads: all lanes compute all paths, `select` picks; the one branch is
+  `either`, for what only rare arguments need;
 * total operations only, so garbage on a path that is not picked is harmless;
 * the floating-point operations stand in the order written here, fused only where ``fma`` says so;
   nothing may contract or reassociate them later, for error-free transformations rely on it;
@@ -11,7 +12,8 @@ Laws of every expansion of this package:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import enum
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -28,10 +30,13 @@ __all__ = [
     "LOG10_2",
     "Format",
     "Num",
+    "Rare",
     "add_exactly",
     "add_ordered",
+    "either",
     "fma",
     "horner",
+    "is_unusual",
     "multiply_exactly",
     "power_of_two",
     "select",
@@ -71,6 +76,24 @@ class Format:
     def tiny(self) -> float:
         """The least normal number."""
         return 2.0 ** (1 - self.bias)
+
+    @property
+    def exponent_bits(self) -> int:
+        """The sign and the exponent; as a signed number, what to round down to a power of 2."""
+        return -1 << self.fraction
+
+    @property
+    def step(self) -> float:
+        """The unit of exponents in expansions: integers of 32 bits cast as they stand."""
+        return 2.0**-self.fraction if self.dtype is f32 else 1.0
+
+    @property
+    def tiny_bits(self) -> int:
+        return 1 << self.fraction
+
+    @property
+    def infinity_bits(self) -> int:
+        return 2 * self.bias + 1 << self.fraction
 
     @property
     def shifter(self) -> float:
@@ -197,6 +220,31 @@ class Num:
         return Num(self.builder, self.builder.pure(Op.CAST, (self.value,), dtype=dtype))
 
 
+class Rare(enum.Enum):
+    """What is done about arguments that need more work than others, and are rare."""
+
+    IGNORED = "ignored"  # results there mean little
+    SELECTED = "selected"  # the work is done for all
+    BRANCHED = "branched"  # an ``if``, an effect, holds it
+
+
+def either(
+    condition: Num, rare: Rare, slow: Callable[[], tuple[Num, ...]], plain: tuple[Num, ...]
+) -> tuple[Num, ...]:
+    """The ``slow`` values where the condition holds, which it seldom does, else the others."""
+    if rare is Rare.IGNORED:
+        return plain
+    if rare is Rare.SELECTED:
+        return tuple(select(condition, yes, no) for yes, no in zip(slow(), plain, strict=True))
+    builder = condition.builder
+    arms = []
+    for results in (slow(), plain):
+        builder.open()
+        builder.end(Op.YIELD, tuple(result.value for result in results))
+        arms.append(builder.close())
+    return tuple(Num(builder, result) for result in builder.if_(condition.value, *arms))
+
+
 def fma(a: Num, b: Num | float, c: Num | float) -> Num:
     """a * b + c, rounded once."""
     return a.op(Op.FMA, b, c)
@@ -221,6 +269,12 @@ def with_sign(magnitude: Num, sign: Num) -> Num:
     """A number with the sign bit of another set as well, for results that have it but at 0."""
     mask = magnitude.format.sign_bit
     return (magnitude.bits() | (sign.bits() & mask)).reinterpret(magnitude.dtype)
+
+
+def is_unusual(x: Num) -> Num:
+    """Whether x is anything but a positive normal number."""
+    form = x.format
+    return x.bits() - form.tiny_bits >= form.infinity_bits - form.tiny_bits
 
 
 def power_of_two(exponent: Num, dtype: DType) -> Num:

@@ -2,7 +2,7 @@
 
 Method: x = 2**e * m with m in [sqrt(1/2), sqrt(2)), split off by integer arithmetic; f = m - 1 is
 exact; log(1 + f) = f + f**2 q(f) with a minimax polynomial q (Muller, Elementary Functions,
-chapter 11). Nothing divides, and e becomes a float through its bits, without a conversion.
+chapter 11). Nothing divides.
 """
 
 from __future__ import annotations
@@ -11,11 +11,33 @@ import math
 from dataclasses import dataclass
 from typing import Final, final
 
-from khaljit.codegen.math.kit import Num, fma, horner, select, with_sign
+from khaljit.codegen.math.kit import (
+    FORMATS,
+    Num,
+    Rare,
+    either,
+    fma,
+    horner,
+    is_unusual,
+    select,
+    with_sign,
+)
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import DType, f32, f64
 
-__all__ = ["log", "log1p", "log1p_of_sum", "log2", "log10", "log_of_positive", "split_exponent"]
+__all__ = [
+    "log",
+    "log1p",
+    "log1p_of_sum",
+    "log2",
+    "log10",
+    "log_of_positive",
+    "split_exponent",
+    "split_normal",
+]
+
+
+_ROOT: Final = math.sqrt(0.5)
 
 
 @final
@@ -168,47 +190,49 @@ _LOG10: Final[dict[DType, _Base]] = {
 }
 
 
-def split_exponent(x: Num) -> tuple[Num, Num]:
-    """x = 2**e * m with m in [sqrt(1/2), sqrt(2)); gives e as a float, and m.
+def split_exponent(x: Num, least: float = _ROOT) -> tuple[Num, Num]:
+    """x = 2**e * m with m in [least, 2 least); gives e in units of `Format.step`, and m.
 
     x is a positive number, subnormals included; anything else gives garbage.
     """
     form = x.format
     small = x < form.tiny
-    raised = select(small, x * 2.0**form.precision, x)
-    moved = raised.bits() + (form.one_bits - _root(x))
-    counted = ((moved >> form.fraction) | _counter(x)).reinterpret(x.dtype)
-    origin = 2.0**form.fraction + form.bias
-    e = counted - select(small, x.of(origin + form.precision), x.of(origin))
-    return e, _mantissa(moved, x)
+    e, m = split_normal(select(small, x * 2.0**form.precision, x), least)
+    return e - select(small, x.of(form.precision / form.step), 0.0), m
 
 
-def _root(x: Num) -> int:
-    """The bits of sqrt(1/2)."""
-    return to_bits(x.dtype, math.sqrt(0.5))
+def split_normal(x: Num, least: float = _ROOT) -> tuple[Num, Num]:
+    """`split_exponent` of a positive normal number."""
+    top = _top(x, least)
+    return _exponent(top, x.dtype), (x.signed_bits() - top).reinterpret(x.dtype)
 
 
-def _counter(x: Num) -> int:
-    """The bits of 2**fraction, whose low bits count in units of 1."""
-    return x.format.bias + x.format.fraction << x.format.fraction
+def _top(x: Num, least: float) -> Num:
+    """e at the place of the exponent, as an integer whose other bits are 0."""
+    return (x.signed_bits() - to_bits(x.dtype, least)) & x.format.exponent_bits
 
 
-def _mantissa(moved: Num, x: Num) -> Num:
-    fraction = moved & ((1 << x.format.fraction) - 1)
-    return (fraction + _root(x)).reinterpret(x.dtype)
+def _exponent(top: Num, dtype: DType) -> Num:
+    """e as a float, in units of `Format.step`."""
+    if dtype is f32:
+        return top.cast(dtype)
+    form = FORMATS[dtype]
+    shifted = (top >> form.fraction) + to_bits(dtype, form.shifter)
+    return shifted.reinterpret(dtype) - form.shifter
 
 
 def _combine(f: Num, e: Num, base: _Base, more: Num | None = None) -> Num:
     """The logarithm of 2**e * (1 + f); ``more`` is a small correction to the natural one."""
+    two, two_rest = (part * f.format.step for part in base.two)
     square = f * f
-    if base.two == (1.0, 0.0):
+    if not two_rest:
         rest = f * base.unit[1]
     else:
-        rest = e * base.two[1] if more is None else fma(e, base.two[1], more)
+        rest = e * two_rest if more is None else fma(e, two_rest, more)
         rest = fma(f, base.unit[1], rest) if base.unit[1] else rest
     rest = fma(square, horner(f, base.tail), rest)
     near = fma(f, base.unit[0], rest) if base.unit[1] else f + rest
-    return near + e if base.two == (1.0, 0.0) else fma(e, base.two[0], near)
+    return fma(e, two, near)
 
 
 def _finish(x: Num, y: Num) -> Num:
@@ -223,8 +247,15 @@ def _logarithm(x: Num, base: _Base) -> Num:
     return _combine(m - 1.0, e, base)
 
 
-def log(x: Num) -> Num:
-    return _finish(x, _logarithm(x, _LOG[x.dtype]))
+def _complete(x: Num, base: _Base, rare: Rare) -> Num:
+    e, m = split_normal(x)
+    plain = _combine(m - 1.0, e, base)
+    (y,) = either(is_unusual(x), rare, lambda: (_finish(x, _logarithm(x, base)),), (plain,))
+    return y
+
+
+def log(x: Num, rare: Rare) -> Num:
+    return _complete(x, _LOG[x.dtype], rare)
 
 
 def log_of_positive(x: Num) -> Num:
@@ -232,12 +263,12 @@ def log_of_positive(x: Num) -> Num:
     return _logarithm(x, _LOG[x.dtype])
 
 
-def log2(x: Num) -> Num:
-    return _finish(x, _logarithm(x, _LOG2[x.dtype]))
+def log2(x: Num, rare: Rare) -> Num:
+    return _complete(x, _LOG2[x.dtype], rare)
 
 
-def log10(x: Num) -> Num:
-    return _finish(x, _logarithm(x, _LOG10[x.dtype]))
+def log10(x: Num, rare: Rare) -> Num:
+    return _complete(x, _LOG10[x.dtype], rare)
 
 
 def log1p(x: Num) -> Num:
@@ -255,19 +286,18 @@ def log1p_of_sum(w: Num, w_rest: Num | None, doublings: Num | None) -> Num:
     number, f = m - 1.
     """
     form = w.format
-    moved = (w + 1.0).bits() + (form.one_bits - _root(w))
-    origin = 2.0**form.fraction + form.bias
-    e = ((moved >> form.fraction) | _counter(w)).reinterpret(w.dtype) - origin
-    exponent = moved & ~((1 << form.fraction) - 1)
-    power = (exponent.of(2 * form.one_bits) - exponent).reinterpret(w.dtype)
+    u = w + 1.0
+    top = _top(u, _ROOT)
+    e = _exponent(top, w.dtype)
+    power = (top.of(form.one_bits) - top).reinterpret(w.dtype)
     large = w > 2.0 ** (2 * form.precision)
     offset = power - 1.0
     near = fma(w, power, offset)
-    f = select(large, _mantissa(moved, w) - 1.0, near)
+    f = select(large, (u.signed_bits() - top).reinterpret(w.dtype) - 1.0, near)
     lost = fma(w, power, offset - near)
     if w_rest is not None:
         lost = fma(w_rest, power, lost)
     lost = select(large, w.of(0.0), fma(lost, -f, lost))
     if doublings is not None:
-        e = e + doublings
+        e = e + doublings * (1.0 / form.step)
     return _combine(f, e, _LOG[w.dtype], lost)

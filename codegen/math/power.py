@@ -3,7 +3,8 @@
 pow: the base-2 logarithm of |x| as an unevaluated sum of two numbers, with as many more bits as
 the exponent of the result has; times y likewise; then 2 to that sum. The logarithm is Tang's
 (1990): log m = 2 atanh s with s = (m - 1) / (m + 1), in double-length arithmetic (Dekker 1971) up
-to the cubic term. The quotient is corrected, so it may come from an inaccurate division.
+to the cubic term. The quotient is corrected, so it may come from an inaccurate division. In f32
+results that are neither huge nor tiny take a cheaper logarithm, which does not divide.
 
 cbrt: an approximation of x**(-1/3) from a third of the bits of x (Kahan's trick), two polynomial
 steps without division, and a last one whose residual is exact enough to round nearly right.
@@ -15,17 +16,20 @@ import math
 from dataclasses import dataclass
 from typing import Final, final
 
-from khaljit.codegen.math.exponential import exp2_of_sum
+from khaljit.codegen.math.exponential import exp2_of_product, exp2_of_sum
 from khaljit.codegen.math.kit import (
     Num,
+    Rare,
     add_ordered,
+    either,
     fma,
     horner,
+    is_unusual,
     multiply_exactly,
     select,
     with_sign,
 )
-from khaljit.codegen.math.logarithm import split_exponent
+from khaljit.codegen.math.logarithm import split_exponent, split_normal
 from khaljit.tracer.dtypes import DType, f32, f64, u32
 from khaljit.tracer.ops import Op
 
@@ -74,14 +78,35 @@ _TABLES: Final[dict[DType, _Table]] = {
 }
 
 
+# Pieces of [0.692, 1.384): r, and -log2(r) as a sum whose first term is a multiple of 2**-16. With
+# so few bits in r, r m - 1 is exact.
+_LEAST: Final = 0.692
+_PIECES: Final = (
+    (1.25, -0.321929931640625, 1.8367533130003721e-06),
+    (1.0, 0.0, 0.0),
+    (0.8125, 0.299560546875, -2.650160979555949e-07),
+)
+# u = 1 / ln 2 rounded to f32, the relative error of that, and u (log(1 + g) / g - 1 + g / 2) / g**2
+# on [-0.1351, 0.1251]; error relative to the logarithm 2**-33.2.
+_UNIT: Final = 1.4426950216293335
+_UNIT_REST: Final = 1.33497583498e-08
+_LOG2_TAIL: Final = (
+    0.4808984696865082,
+    -0.36067458987236023,
+    0.2884901762008667,
+    -0.2402627319097519,
+    0.2112356722354889,
+    -0.19143082201480865,
+)
+
+
 def rsqrt(x: Num) -> Num:
     return 1.0 / x.sqrt()
 
 
-def log2_of_positive(x: Num) -> tuple[Num, Num]:
-    """The base-2 logarithm of a positive finite number as a sum high + low."""
-    table = _TABLES[x.dtype]
-    e, m = split_exponent(x)
+def _log2_by_division(e: Num, m: Num) -> tuple[Num, Num]:
+    """log2(2**e m) as a sum, for m in [sqrt(1/2), sqrt(2))."""
+    table = _TABLES[m.dtype]
     f = m - 1.0
     d = m + 1.0
     reciprocal = 1.0 / d
@@ -103,12 +128,51 @@ def log2_of_positive(x: Num) -> tuple[Num, Num]:
     unit, unit_rest = table.unit
     scaled, scaled_rest = multiply_exactly(high, unit)
     scaled_rest = fma(low, unit, fma(high, unit_rest, scaled_rest))
-    total, total_rest = add_ordered(e, scaled)
+    total, total_rest = add_ordered(e * m.format.step, scaled)
     return total, total_rest + scaled_rest
 
 
-def pow_(x: Num, y: Num) -> Num:
+def _log2_in_pieces(e: Num, m: Num) -> tuple[Num, Num]:
+    """log2(2**e m) in f32 as a sum, for m in [0.692, 1.384).
+
+    m is 1 + g by r; u (g - g**2 / 2) is carried to twice the precision, the rest of the series
+    with a rounded u needs no more than f32, and what u lacks comes last.
+    """
+    first, last = m < 0.8889, m > 1.1034
+    inverse, high, low = (
+        select(first, m.of(one), select(last, m.of(three), two))
+        for one, two, three in zip(*_PIECES, strict=True)
+    )
+    g = fma(m, inverse, -1.0)
+    square = g * g
+    t = fma(g, -0.5 * _UNIT, _UNIT)
+    t_rest = fma(square, horner(g, _LOG2_TAIL), fma(g, -0.5 * _UNIT, _UNIT - t))
+    start = fma(e, m.format.step, high)
+    total = fma(g, t, start)
+    less = start - total
+    rest = fma(g, t_rest, fma(g, t, less)) + fma(less, -_UNIT_REST, low)
+    return add_ordered(total, rest)
+
+
+def log2_of_positive(x: Num) -> tuple[Num, Num]:
+    """The base-2 logarithm of a positive finite number as a sum high + low."""
+    return _log2_by_division(*split_exponent(x))
+
+
+def pow_(x: Num, y: Num, rare: Rare) -> Num:
     """x**y with the special values of C99, annex F."""
+    if x.dtype is f32:
+        high, low = _log2_in_pieces(*split_normal(x, _LEAST))
+        reach = 64  # beyond it that logarithm is not good enough
+    else:
+        high, low = _log2_by_division(*split_normal(x))
+        reach = x.format.bias - 2
+    plain, extreme = exp2_of_product(y, high, low, reach)
+    (result,) = either(is_unusual(x) | extreme, rare, lambda: (_pow_of_any(x, y),), (plain,))
+    return result
+
+
+def _pow_of_any(x: Num, y: Num) -> Num:
     magnitude = abs(x)
     infinity = math.inf
     high, low = log2_of_positive(magnitude)

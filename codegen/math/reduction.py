@@ -7,7 +7,6 @@ by its significand, kept in three words. Good for every finite number.
 
 from __future__ import annotations
 
-import enum
 import math
 from dataclasses import dataclass
 from typing import Final, final
@@ -15,8 +14,10 @@ from typing import Final, final
 from khaljit.codegen.math.kit import (
     Format,
     Num,
+    Rare,
     add_exactly,
     add_ordered,
+    either,
     fma,
     multiply_exactly,
     select,
@@ -24,7 +25,7 @@ from khaljit.codegen.math.kit import (
 from khaljit.tracer.dtypes import DType, f32, f64
 from khaljit.tracer.ops import Op
 
-__all__ = ["Huge", "reduce", "reduce_precisely"]
+__all__ = ["reduce", "reduce_precisely"]
 
 # 2 / pi, 1216 bits after the binary point.
 _TWO_OVER_PI: Final = int(
@@ -71,15 +72,7 @@ _TABLES: Final[dict[DType, _Table]] = {
 }
 
 
-class Huge(enum.Enum):
-    """What is done about arguments from 2**17 (f32) or 2**32 (f64) on."""
-
-    IGNORED = "ignored"  # results there mean little
-    SELECTED = "selected"  # both reductions are computed
-    BRANCHED = "branched"  # an ``if``, an effect, holds the slow one
-
-
-def reduce(x: Num, huge: Huge) -> tuple[Num, Num]:
+def reduce(x: Num, huge: Rare) -> tuple[Num, Num]:
     """r in about +-pi/4 and an unsigned n with x = r + n pi / 2.
 
     That holds but for multiples of 2 pi, and for huge x of |x|. Infinity and NaN give NaN.
@@ -88,36 +81,28 @@ def reduce(x: Num, huge: Huge) -> tuple[Num, Num]:
     k, n, r = _first_step(x, table)
     for part in table.parts[1:]:
         r = fma(k, -part, r)
-    if huge is not Huge.IGNORED:
+
+    def slow() -> tuple[Num, Num]:
         slow_r, _, slow_n = _reduce_huge(x, table)
-        r, n = _either(x, huge, (slow_r, slow_n), (r, n))
+        return slow_r, slow_n
+
+    r, n = either(_is_huge(x), huge, slow, (r, n))
     return r, n
 
 
-def reduce_precisely(x: Num, huge: Huge) -> tuple[Num, Num, Num]:
+def reduce_precisely(x: Num, huge: Rare) -> tuple[Num, Num, Num]:
     """`reduce` to twice the precision: r, what rounding took from r, and n."""
     table = _TABLES[x.dtype]
     k, n, r = _first_step(x, table)
     product, product_rest = multiply_exactly(k, table.parts[1])
     r, rest = add_exactly(r, -product)
     r, rest = add_ordered(r, fma(k, -table.parts[2], rest - product_rest))
-    if huge is not Huge.IGNORED:
-        r, rest, n = _either(x, huge, _reduce_huge(x, table), (r, rest, n))
+    r, rest, n = either(_is_huge(x), huge, lambda: _reduce_huge(x, table), (r, rest, n))
     return r, rest, n
 
 
-def _either(x: Num, huge: Huge, slow: tuple[Num, ...], plain: tuple[Num, ...]) -> tuple[Num, ...]:
-    """The ``slow`` values where x is huge, else the ``plain`` ones."""
-    condition = abs(x) >= 2.0 ** _TABLES[x.dtype].limit
-    if huge is Huge.SELECTED:
-        return tuple(select(condition, yes, no) for yes, no in zip(slow, plain, strict=True))
-    builder = x.builder
-    arms = []
-    for results in (slow, plain):
-        builder.open()
-        builder.end(Op.YIELD, tuple(result.value for result in results))
-        arms.append(builder.close())
-    return tuple(Num(builder, result) for result in builder.if_(condition.value, *arms))
+def _is_huge(x: Num) -> Num:
+    return abs(x) >= 2.0 ** _TABLES[x.dtype].limit
 
 
 def _first_step(x: Num, table: _Table) -> tuple[Num, Num, Num]:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, final
 
-from khaljit.codegen.math.kit import Num, add_ordered, fma, horner, select
-from khaljit.codegen.math.reduction import Huge, reduce, reduce_precisely
+from khaljit.codegen.math.kit import Num, Rare, add_ordered, fma, horner, select
+from khaljit.codegen.math.reduction import reduce, reduce_precisely
 from khaljit.tracer.dtypes import DType, f32, f64
 
 __all__ = ["cos", "sin", "tan"]
@@ -95,18 +95,18 @@ def _wave(r: Num, n: Num, sign: Num) -> Num:
     return (y.bits() ^ flip).reinterpret(r.dtype)
 
 
-def sin(x: Num, huge: Huge) -> Num:
+def sin(x: Num, huge: Rare) -> Num:
     """Of |x|, then with the sign of x: so sin(-0.0) is -0.0."""
     r, n = reduce(abs(x), huge)
     return _wave(r, n, x.bits())
 
 
-def cos(x: Num, huge: Huge) -> Num:
+def cos(x: Num, huge: Rare) -> Num:
     r, n = reduce(x, huge)
     return _wave(r, n + 1, n.of(0))
 
 
-def tan(x: Num, huge: Huge) -> Num:
+def tan(x: Num, huge: Rare) -> Num:
     """t = tan r as a sum of two numbers; in odd quadrants -1 / t by a corrected division."""
     r, rest, n = reduce_precisely(abs(x), huge)
     z = r * r
