@@ -55,6 +55,9 @@ from khaljit.tracer.errors import (
     DeviceError as DeviceError,
 )
 from khaljit.tracer.errors import (
+    GraphError as GraphError,
+)
+from khaljit.tracer.errors import (
     InternalError as InternalError,
 )
 from khaljit.tracer.errors import (

@@ -23,6 +23,7 @@ import numpy as np
 from khaljit.annotations import Annotation, ArrayOf, ConstOf, GroupOf, of_function, parse
 from khaljit.arrays import Array
 from khaljit.exchange import adopt, as_vectors
+from khaljit.graphs.params import ScalarParam
 from khaljit.tracer.build import to_number
 from khaljit.tracer.dtypes import ALL, DType, bf16, bool_, by_numpy, f16, f32, f64, i32, index_reach
 from khaljit.tracer.errors import (
@@ -53,6 +54,7 @@ __all__ = [
     "const_entry",
     "fields_of",
     "scalar_entry",
+    "views",
 ]
 
 INDEX_LIMIT: Final = index_reach(32)
@@ -123,11 +125,11 @@ class Call:
         """What a plan is made for; ``grid`` is the largest id of the launch."""
         wide = self.extent > INDEX_LIMIT or grid > INDEX_LIMIT
         operands = self.operands
-        shapes = views = (0,) * len(operands)
+        shapes = same = (0,) * len(operands)
         if len(operands) > 1:
             shapes = _first_equal([one.shape for one in operands])
-            views = _first_equal([_view_of(one) for one in operands])
-        return Signature(tuple(self.arguments), 64 if wide else 32, shapes, views)
+            same = views(operands)
+        return Signature(tuple(self.arguments), 64 if wide else 32, shapes, same)
 
 
 # Of each number among some arguments: its position and parameter, and the interned description
@@ -138,6 +140,11 @@ Pattern = tuple[tuple[int, str, Annotation | None, object], ...]
 def _first_equal(items: Sequence[object]) -> tuple[int, ...]:
     """Per item the position of the first that equals it."""
     return tuple(items.index(item) for item in items)
+
+
+def views(operands: Sequence[Operand]) -> tuple[int, ...]:
+    """Per array the first one that is the very same view."""
+    return _first_equal([_view_of(one) for one in operands])
 
 
 def _view_of(operand: Operand) -> tuple[object, ...]:
@@ -153,8 +160,10 @@ class Parameters:
         kernel: str,
         parameters: Sequence[inspect.Parameter],
         annotations: Sequence[Annotation | None],
+        subject: str | None = None,
     ) -> None:
         self.kernel = kernel
+        self.subject = subject or f"kernel {kernel}"  # whose parameters they are, for messages
         self.names = tuple(one.name for one in parameters)
         self.annotations = tuple(annotations)
         self.signature = inspect.Signature(parameters)
@@ -234,6 +243,8 @@ class Parameters:
     def _read(self, call: Call, name: str, annotation: Annotation | None, value: Any) -> object:
         if value is None:
             return _NONE
+        if isinstance(value, ScalarParam):
+            return self._param(call, name, annotation, value)
         if isinstance(annotation, ConstOf):
             return self._const(name, annotation, value)
         if isinstance(value, np.ndarray):
@@ -274,7 +285,7 @@ class Parameters:
         kind: type[ArgumentError] = ArgumentTypeError,
     ) -> ArgumentError:
         wanted = "" if annotation is None else f" expects {annotation!r} and"
-        return kind(f"kernel {self.kernel}: parameter {name}{wanted} got {got}", mend=mend)
+        return kind(f"{self.subject}: parameter {name}{wanted} got {got}", mend=mend)
 
     # Arrays.
 
@@ -457,6 +468,18 @@ class Parameters:
         for part in parts:
             call.numbers.append(self._as(name, annotation.dtype, part))
         return VectorArgument(annotation.dtype, annotation.count)
+
+    def _param(
+        self, call: Call, name: str, annotation: Annotation | None, value: ScalarParam
+    ) -> object:
+        """A number that every launch of a graph sets: its type is known, its value is not."""
+        if annotation is not None and annotation is not value.dtype:
+            mend = f"make it graph.param({value.name!r}, {annotation!r})"
+            if isinstance(annotation, ConstOf):
+                mend = "a constant is part of the code: capture a graph for each value"
+            raise self._error(name, annotation, repr(value), mend)
+        call.numbers += value.slots  # type: ignore[arg-type]  # numbers once the graph has them
+        return scalar_entry(value.dtype)
 
     # The rest.
 

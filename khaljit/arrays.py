@@ -22,8 +22,18 @@ from khaljit.tracer.intrinsics.vectors import VectorType
 
 if TYPE_CHECKING:
     from khaljit.backends.base import Device
+    from khaljit.graphs.params import ArrayParam
 
-__all__ = ["Array", "contiguous", "host_dtype", "host_shape"]
+__all__ = [
+    "Array",
+    "contiguous",
+    "extent",
+    "host_dtype",
+    "host_shape",
+    "overlap",
+    "span",
+    "steps",
+]
 
 
 _E = TypeVar("_E")
@@ -55,9 +65,10 @@ class Array(_OfElements[_E]):
         strides: bytes from one index to the next, per axis.
         offset: bytes from the start of the buffer to the first element.
         buffer: the device's own handle of the memory.
+        param: the graph's parameter that it is a view of, or None.
     """
 
-    __slots__ = ("__weakref__", "buffer", "device", "dtype", "offset", "shape", "strides")
+    __slots__ = ("__weakref__", "buffer", "device", "dtype", "offset", "param", "shape", "strides")
     _kj_array = True
 
     def __init__(
@@ -68,6 +79,7 @@ class Array(_OfElements[_E]):
         shape: tuple[int, ...],
         strides: tuple[int, ...],
         offset: int = 0,
+        param: ArrayParam | None = None,
     ) -> None:
         self.device = device
         self.buffer = buffer
@@ -75,6 +87,7 @@ class Array(_OfElements[_E]):
         self.shape = shape
         self.strides = strides
         self.offset = offset
+        self.param = param
 
     def __repr__(self) -> str:
         return f"<khaljit array {self.dtype!r}{list(self.shape)} on {self.device}>"
@@ -123,6 +136,9 @@ class Array(_OfElements[_E]):
     def __setitem__(self, key: Any, values: Any) -> None:
         """Write to part of the array; a single value fills it."""
         part = self[key]
+        if np.ndim(values) == 0 and not isinstance(values, Array):
+            part.fill(values)
+            return
         if (
             isinstance(values, Array)
             and self.device.reaches(values.device)
@@ -147,9 +163,7 @@ class Array(_OfElements[_E]):
                 mend="views are made with ints and slices; use array.numpy()[...] for the rest",
             )
         moved = view.ctypes.data - template.ctypes.data
-        return Array(
-            self.device, self.buffer, self.dtype, view.shape, view.strides, self.offset + moved
-        )
+        return self.seen_as(self.dtype, view.shape, view.strides, moved)
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """A copy of the elements as a NumPy array, once all work on them is done.
@@ -218,9 +232,7 @@ class Array(_OfElements[_E]):
     def view(self, dtype: Any) -> Array[Any]:
         """The same bytes as elements of another type; the last axis grows or shrinks to fit."""
         size = self.itemsize
-        other: Array[Any] = Array(
-            self.device, self.buffer, dtype, self.shape, self.strides, self.offset
-        )
+        other = self.seen_as(dtype, self.shape, self.strides)
         if other.itemsize == size:
             return other
         if not self.is_contiguous or not self.shape or self.shape[-1] * size % other.itemsize:
@@ -229,7 +241,15 @@ class Array(_OfElements[_E]):
                 mend="the array must be contiguous, and its last axis a whole number of elements",
             )
         shape = (*self.shape[:-1], self.shape[-1] * size // other.itemsize)
-        return contiguous(self.device, self.buffer, dtype, shape, self.offset)
+        return self.seen_as(dtype, shape, steps(dtype, shape))
+
+    def seen_as(
+        self, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], moved: int = 0
+    ) -> Array[Any]:
+        """Another view of the same memory, beginning so many bytes further."""
+        return Array(
+            self.device, self.buffer, dtype, shape, strides, self.offset + moved, self.param
+        )
 
     def write(self, values: Any) -> None:
         """Replace the elements by those of an array-like of the same shape."""
@@ -244,9 +264,38 @@ def contiguous(
     device: Device, buffer: Any, dtype: Any, shape: tuple[int, ...], offset: int = 0
 ) -> Array[Any]:
     """An array whose elements lie one behind the other."""
+    return Array(device, buffer, dtype, shape, steps(dtype, shape), offset)
+
+
+def steps(dtype: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides in bytes of elements that lie one behind the other."""
     size = dtype.count * dtype.dtype.size if isinstance(dtype, VectorType) else dtype.size
-    steps = list(itertools.accumulate((size, *reversed(shape)), operator.mul))
-    return Array(device, buffer, dtype, shape, tuple(reversed(steps[:-1])), offset)
+    found = list(itertools.accumulate((size, *reversed(shape)), operator.mul))
+    return tuple(reversed(found[:-1]))
+
+
+def extent(array: Array[Any]) -> tuple[int, int]:
+    """The bytes of its buffer between which an array lies."""
+    if 0 in array.shape:
+        return array.offset, array.offset
+    spans = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True)]
+    start = array.offset + sum(span for span in spans if span < 0)
+    return start, array.offset + sum(span for span in spans if span > 0) + array.itemsize
+
+
+def span(array: Array[Any]) -> tuple[int, int]:
+    """The addresses between which an array lies."""
+    base = array.device.address_of(array.buffer)
+    start, stop = extent(array)
+    return base + start, base + stop
+
+
+def overlap(a: Array[Any], b: Array[Any]) -> bool:
+    """Whether two arrays may touch the same bytes."""
+    if a.device is not b.device:
+        return False
+    (start, stop), (other_start, other_stop) = span(a), span(b)
+    return start < other_stop and other_start < stop
 
 
 def host_dtype(dtype: DType | VectorType) -> np.dtype[Any]:

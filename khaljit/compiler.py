@@ -18,6 +18,7 @@ from khaljit.cache.errors import CacheStoreError
 from khaljit.cache.keys import Key
 from khaljit.cache.store import Store
 from khaljit.codegen.reports import has_report, with_reports
+from khaljit.graphs.capture import apart
 from khaljit.keying import key_of
 from khaljit.origin import Origin
 from khaljit.tracer.convergence import check
@@ -125,10 +126,11 @@ def load(device: Device, compiled: Compiled) -> Loaded:
         if found is not None:
             _LOADED.move_to_end(place)
             return found
-    found = device.load_artifact(compiled.artifact, compiled.trace)
-    found.origin = compiled.origin
-    if has_report(compiled.trace):
-        found = Reporting(device, found, compiled.trace)
+    with apart(device):
+        found = device.load_artifact(compiled.artifact, compiled.trace)
+        found.origin = compiled.origin
+        if has_report(compiled.trace):
+            found = Reporting(device, found, compiled.trace)
     with _LOCK:
         _LOADED[place] = found
         while len(_LOADED) > MAX_LOADED:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, final
@@ -11,10 +12,17 @@ import numpy as np
 from khaljit.arguments import Operand
 from khaljit.arrays import Array
 from khaljit.backends.base import Device, Loaded
+from khaljit.graphs.capture import capture_of, refuse
 from khaljit.grids import Grid, Indirect
 from khaljit.profiling import profile_of
+from khaljit.tracer.recorder import Guard
 
-__all__ = ["Dispatch", "Launch", "Launchable"]
+__all__ = ["Dispatch", "Launch", "Launchable", "is_watched"]
+
+
+def is_watched(device: Device) -> bool:
+    """Whether a profile or a capture of this context sees the launches of a device."""
+    return profile_of(device) is not None or capture_of(device) is not None
 
 
 @final
@@ -26,6 +34,7 @@ class Dispatch:
         groups: workgroups in x, y and z, or where the device reads them.
         written: per operand, whether the kernel writes it.
         strides: per operand, whether the kernel looks at its strides.
+        guards: what the kernel's code was made for; it holds while they do.
     """
 
     kernel: str
@@ -36,12 +45,14 @@ class Dispatch:
     groups: Grid | Indirect
     written: Sequence[bool]
     strides: Sequence[bool]
+    guards: Sequence[Guard] = ()
 
     def launch(self) -> None:
         """Run it now: NumPy arrays on a device with memory of its own are staged."""
         if self.device.has_own_memory and any(
             isinstance(operand.owner, np.ndarray) for operand in self.operands
         ):
+            self.refuse_host_arrays()
             self.run_staged()
         else:
             self.run()
@@ -50,12 +61,35 @@ class Dispatch:
         """Enqueue it; an empty grid is nothing to do."""
         if isinstance(self.groups, tuple) and 0 in self.groups:
             return
+        capture = capture_of(self.device)
+        if capture is not None:
+            self.refuse_host_arrays()
+            if capture.kernel(self, label or self.kernel):
+                return
         profile = profile_of(self.device)
         if profile is None:
             self.loaded.launch(self.operands, self.numbers, self.groups)
         else:
             with profile.timed(label or self.kernel):
                 self.loaded.launch(self.operands, self.numbers, self.groups)
+
+    def refuse_host_arrays(self) -> None:
+        """No graph holds a launch on NumPy arrays, on any device."""
+        for operand in self.operands:
+            if not isinstance(operand.owner, Array):
+                refuse(
+                    self.device,
+                    f"kernel {self.kernel}: parameter {operand.name} got a NumPy array",
+                    f"copy it to the device before the capture: device.array({operand.name})",
+                )
+
+    def with_operands(self, operands: Sequence[Operand], groups: Grid | Indirect) -> Dispatch:
+        """The same launch on other arrays."""
+        return dataclasses.replace(self, operands=operands, groups=groups)
+
+    def with_numbers(self, numbers: Sequence[int | float | bool]) -> Dispatch:
+        """The same launch with other numbers."""
+        return dataclasses.replace(self, numbers=numbers)
 
     def run_staged(self) -> None:
         """Run with NumPy arguments on a device with memory of its own, and wait.

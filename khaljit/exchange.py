@@ -146,9 +146,7 @@ def as_vectors(array: Array[Any], element: Any) -> Array[Any]:
         or array.strides[-1] != array.itemsize
     ):
         return array
-    return type(array)(
-        array.device, array.buffer, element, array.shape[:-1], array.strides[:-1], array.offset
-    )
+    return array.seen_as(element, array.shape[:-1], array.strides[:-1])
 
 
 def _from_dlpack(value: Any) -> Array[Any] | np.ndarray[Any, Any]:

@@ -26,10 +26,9 @@ from khaljit.backends.base import Device, Loaded, Target
 from khaljit.compiler import Compiled, compile_trace, load
 from khaljit.devices import current_device
 from khaljit.devices import target as target_of
-from khaljit.dispatch import Dispatch, Launch
+from khaljit.dispatch import Dispatch, Launch, is_watched
 from khaljit.grids import Grid, Indirect, groups_of, parse_grid
 from khaljit.origin import Origin
-from khaljit.profiling import profile_of
 from khaljit.signatures import parse_signature
 from khaljit.tracer.errors import ArgumentError, ArgumentTypeError, ArgumentValueError, TraceError
 from khaljit.tracer.ir import Options, Space, Trace, effects, values
@@ -279,6 +278,7 @@ class Kernel:
             groups,
             plan.written,
             plan.strides,
+            plan.guards,
         )
         if plan.loaded.binds and not kwargs and not self._constants:
             self._remember(args, call, dispatch, plan)
@@ -290,7 +290,7 @@ class Kernel:
     def _again(self, groups: Grid | Indirect, args: tuple[Any, ...]) -> bool:
         """Enqueue the launch, if one like it was prepared lately and its plan still holds."""
         recent = self._recent.get(_identity(groups, args))
-        if recent is None or not recent.plan.holds() or profile_of(recent.device) is not None:
+        if recent is None or not recent.plan.holds() or is_watched(recent.device):
             return False
         numbers = self._known().again(recent.pattern, args)
         if numbers is None:

@@ -8,6 +8,7 @@
     │   ├── ArgumentValueError      also a ValueError
     │   └── ArgumentOverflowError   also an OverflowError
     ├── DeviceError           a device is missing, lost, or refused a command
+    ├── GraphError            no graph can hold it, or a graph holds no longer
     ├── KernelError           reported by a kernel that ran: a failed assert, an index out of bounds
     ├── CacheError            the cache failed and KHALJIT_CACHE_STRICT=1 asked for an error
     └── InternalError         a defect of khaljit itself
@@ -31,6 +32,7 @@ __all__ = [
     "CacheError",
     "CapabilityError",
     "DeviceError",
+    "GraphError",
     "InternalError",
     "KernelError",
     "KhaljitError",
@@ -174,6 +176,10 @@ class ArgumentOverflowError(ArgumentError, OverflowError):
 
 class DeviceError(KhaljitError):
     """A device is missing, lost, or refused a command."""
+
+
+class GraphError(KhaljitError):
+    """A graph cannot hold what happens while it is captured, or does not hold any longer."""
 
 
 class KernelError(KhaljitError):

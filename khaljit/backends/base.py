@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 import numpy as np
@@ -18,6 +19,7 @@ from khaljit.arguments import Operand
 from khaljit.arrays import Array, contiguous, host_dtype
 from khaljit.cache.artifact import Artifact
 from khaljit.encoders import Encoder
+from khaljit.graphs.capture import apart, capture_of, refuse
 from khaljit.grids import Grid, Indirect
 from khaljit.profiling import Profile
 from khaljit.tracer.dtypes import DType, by_numpy, f32, i32
@@ -25,17 +27,36 @@ from khaljit.tracer.errors import (
     ArgumentTypeError,
     ArgumentValueError,
     CapabilityError,
+    GraphError,
     InternalError,
 )
 from khaljit.tracer.intrinsics.vectors import VectorType
 from khaljit.tracer.ir import Trace
 
 if TYPE_CHECKING:
+    from khaljit.backends.replay import Recorder, Replay
     from khaljit.backends.reporting import Reports
     from khaljit.foreign import CodeInterface, ForeignKernel
+    from khaljit.graphs.graph import Graph
+    from khaljit.graphs.nodes import Node
     from khaljit.origin import Origin
 
-__all__ = ["Device", "Loaded", "Pending", "Target", "Timer"]
+__all__ = [
+    "READING",
+    "WAITING",
+    "WRITING",
+    "Device",
+    "Loaded",
+    "Pending",
+    "Target",
+    "Timer",
+]
+
+# What to do instead of what a capture refuses.
+ALLOCATING: Final = "make it before the capture, and let the graph use it"
+READING: Final = "read it after graph.launch()"
+WRITING: Final = "write it before graph.launch(), or copy from an array of the device"
+WAITING: Final = "wait after graph.launch()"
 
 
 class Target(ABC):
@@ -236,7 +257,64 @@ class Device(ABC):
         """The device's own handle of an array's memory."""
         return array.buffer
 
+    def graph_recorder(self) -> Recorder:
+        """What takes the nodes of a graph while it is captured."""
+        from khaljit.backends.replay import ListRecorder
+
+        return ListRecorder(self)
+
+    def replay_of(self, nodes: Sequence[Node]) -> Replay:
+        """The nodes of a graph, ready to be run again and again."""
+        from khaljit.backends.replay import ListReplay
+
+        return ListReplay(nodes)
+
+    def uncaptured(self) -> AbstractContextManager[None]:
+        """For a block, what the driver captures is suspended in this thread."""
+        return nullcontext()
+
     # What follows from that.
+
+    def capture(self) -> Graph:
+        """A graph of what a ``with`` block launches, copies and fills: it is recorded, not run.
+
+        ::
+
+            with device.capture() as graph:
+                dt = graph.param("dt", kj.f32, default=0.1)
+                step[x.size](x, y, dt)
+                step[x.size](y, x, dt)
+            graph.launch(repeat=500, dt=0.05)
+
+        What a graph cannot hold raises GraphError at once: making arrays, reading or writing them
+        from the host, waiting. A kernel that is first met inside is compiled there.
+        """
+        from khaljit.graphs.graph import Graph
+
+        return Graph(self)
+
+    def begin_capture(self) -> Graph:
+        """The same without a block: capture until `end_capture`."""
+        graph = self.capture()
+        graph.begin()
+        return graph
+
+    def end_capture(self) -> Graph:
+        """End the capture that `begin_capture` began in this context; the graph."""
+        from khaljit.graphs.graph import Graph
+
+        graph = capture_of(self)
+        if not isinstance(graph, Graph):
+            raise GraphError(
+                f"no graph is captured on {self}", mend="call device.begin_capture() first"
+            )
+        graph.end()
+        return graph
+
+    def scratch(self, shape: tuple[int, ...], dtype: Any) -> Array[Any]:
+        """A new array for what the device does by itself, while a graph is captured too."""
+        with apart(self):
+            return self.empty(shape, dtype)
 
     @abstractmethod
     def poll(self) -> None:
@@ -297,6 +375,7 @@ class Device(ABC):
             usage: what others do with the buffer, where a device has to know: on WebGPU wgpu's
                 flags or their names, such as ``"VERTEX|INDEX"``.
         """
+        refuse(self, "an array is made", ALLOCATING)
         extents = _shape(shape)
         size = dtype.count * dtype.dtype.size if isinstance(dtype, VectorType) else dtype.size
         nbytes = size * math.prod(extents)
@@ -322,6 +401,7 @@ class Device(ABC):
 
         Python floats become f32 and Python ints i32, as in kernels; NumPy arrays keep their type.
         """
+        refuse(self, "an array is made", ALLOCATING)
         host = np.asarray(values)
         kind = dtype or _dtype_of(values, host)
         shape = host.shape

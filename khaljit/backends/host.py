@@ -10,7 +10,8 @@ import numpy as np
 
 from khaljit.arguments import Operand
 from khaljit.arrays import Array, host_dtype, host_shape
-from khaljit.backends.base import Device, Pending, Timer
+from khaljit.backends.base import READING, WAITING, WRITING, Device, Pending, Timer
+from khaljit.graphs.capture import capture_of, refuse
 from khaljit.readback import Immediate
 
 __all__ = ["HostDevice", "HostTimer", "host_array", "view"]
@@ -35,10 +36,12 @@ class HostDevice(Device):
 
     def read(self, array: Array[Any]) -> np.ndarray[Any, Any]:
         """A copy of the elements."""
+        refuse(self, "an array is read", READING)
         return view(array).copy()
 
     def write(self, array: Array[Any], values: Any) -> None:
         """Copy elements in."""
+        refuse(self, "values of the host are written to an array", WRITING)
         view(array)[...] = values
 
     def begin_read(self, arrays: Sequence[Array[Any]]) -> Pending:
@@ -47,11 +50,24 @@ class HostDevice(Device):
 
     def copy(self, source: Array[Any], target: Array[Any]) -> None:
         """Copy elements; overlapping views as if by way of a third array."""
-        view(target)[...] = view(source)
+        if capture_of(self) is None:
+            view(target)[...] = view(source)
+            return
+        from khaljit.backends import strided  # kernels, which need devices first
+
+        strided.transfer(source, target)
 
     def fill(self, array: Array[Any], value: Any) -> None:
         """Set every element."""
-        view(array)[...] = value
+        if capture_of(self) is None:
+            view(array)[...] = value
+            return
+        from khaljit.backends import strided
+
+        if strided.fills(value):
+            strided.fill(array, value)
+        else:
+            self.write(array, value)
 
     def timer(self) -> Timer:
         """The wall clock: launches on the host run inside."""
@@ -62,6 +78,7 @@ class HostDevice(Device):
 
     def synchronize(self) -> None:
         """Nothing to wait for: a launch on the host returns when it is done."""
+        refuse(self, "the device is waited for", WAITING)
 
 
 @final

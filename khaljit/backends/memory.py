@@ -14,10 +14,9 @@ from typing import Any, Final, Protocol, final
 import numpy as np
 
 from khaljit.arguments import Operand
-from khaljit.arrays import Array, host_dtype, host_shape
-from khaljit.backends.base import Device, Pending
-from khaljit.tracer.dtypes import bf16
-from khaljit.tracer.intrinsics.vectors import VectorType
+from khaljit.arrays import Array, extent, host_dtype, host_shape, overlap
+from khaljit.backends.base import READING, WRITING, Device, Pending
+from khaljit.graphs.capture import capture_of, refuse
 
 __all__ = ["Download", "MemoryDevice"]
 
@@ -60,6 +59,7 @@ class MemoryDevice(Device):
 
     def begin_read(self, arrays: Sequence[Array[Any]]) -> Pending:
         """Enqueue reading arrays, gathered first where they are strided."""
+        refuse(self, "an array is read", READING)
         whole = [array if array.is_contiguous else self._gathered(array) for array in arrays]
         return _Reads(
             [(array, self.download(array.buffer, array.offset, array.nbytes)) for array in whole]
@@ -67,6 +67,7 @@ class MemoryDevice(Device):
 
     def write(self, array: Array[Any], values: Any) -> None:
         """Enqueue writing elements."""
+        refuse(self, "values of the host are written to an array", WRITING)
         if array.size == 0:
             return
         dtype = host_dtype(array.dtype)
@@ -75,7 +76,7 @@ class MemoryDevice(Device):
         if array.is_contiguous:
             self.upload(array.buffer, array.offset, data)
             return
-        whole = self.empty(array.shape, array.dtype)
+        whole = self.scratch(array.shape, array.dtype)
         self.upload(whole.buffer, whole.offset, data)
         self.copy(whole, array)
 
@@ -83,11 +84,10 @@ class MemoryDevice(Device):
         """Enqueue setting every element to a number; vectors in each component."""
         from khaljit.backends import strided  # kernels, which need devices first
 
-        dtype = array.dtype.dtype if isinstance(array.dtype, VectorType) else array.dtype
-        if not array.is_contiguous or dtype is bf16 or np.ndim(value):
-            self.write(array, np.asarray(value, host_dtype(array.dtype)))
+        if strided.fills(value):
+            strided.fill(array, value)
         else:
-            strided.fill(strided.scalars(array), dtype.numpy.type(value))
+            self.write(array, np.asarray(value, host_dtype(array.dtype)))
 
     def copy(self, source: Array[Any], target: Array[Any]) -> None:
         """Enqueue copying elements; overlapping views as if by way of a third array."""
@@ -95,15 +95,17 @@ class MemoryDevice(Device):
 
         if target.size == 0:
             return
-        if _overlap(source, target):
-            middle = self.empty(source.shape, source.dtype)
+        if overlap(source, target):
+            middle = self.scratch(source.shape, source.dtype)
             self.copy(source, middle)
             source = middle
         whole = source.is_contiguous and target.is_contiguous
         if whole and self.can_copy_bytes(source, target):
-            self.copy_bytes(
-                source.buffer, source.offset, target.buffer, target.offset, source.nbytes
-            )
+            capture = capture_of(self)
+            if capture is None or not capture.copy(source, target):
+                self.copy_bytes(
+                    source.buffer, source.offset, target.buffer, target.offset, source.nbytes
+                )
         else:
             strided.copy(source, target)
 
@@ -113,31 +115,15 @@ class MemoryDevice(Device):
         if keep_strides:
             strides = host.strides[: len(operand.shape)]
             array = Array(self, None, operand.dtype, operand.shape, strides)
-            start, stop = _span(array)
+            start, stop = extent(array)
             array.buffer, array.offset = self.allocate(stop - start), -start
         self.write(array, host)
         return array
 
     def _gathered(self, array: Array[Any]) -> Array[Any]:
-        whole = self.empty(array.shape, array.dtype)
+        whole = self.scratch(array.shape, array.dtype)
         self.copy(array, whole)
         return whole
-
-
-def _overlap(a: Array[Any], b: Array[Any]) -> bool:
-    """Whether two arrays may touch the same bytes."""
-    if a.buffer is not b.buffer:
-        return False
-    (start, stop), (other_start, other_stop) = _span(a), _span(b)
-    return start < other_stop and other_start < stop
-
-
-def _span(array: Array[Any]) -> tuple[int, int]:
-    """The bytes of its buffer between which an array lies."""
-    spans = [(n - 1) * s for n, s in zip(array.shape, array.strides, strict=True) if n]
-    start = array.offset + sum(span for span in spans if span < 0)
-    stop = array.offset + sum(span for span in spans if span > 0) + array.itemsize
-    return start, stop
 
 
 @final

@@ -12,7 +12,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Final, final
 
 import numpy as np
@@ -35,7 +35,7 @@ from khaljit.tracer.errors import ArgumentValueError, KernelError, Site
 from khaljit.tracer.ir import Trace
 from khaljit.tracer.rendering import render
 
-__all__ = ["Reporting", "Reports", "failure"]
+__all__ = ["OwnReport", "Reporting", "Reports", "failure", "launching"]
 
 Numbers = Sequence[int | float | bool]
 
@@ -99,9 +99,9 @@ class Reports:
             self._kernels[self._loaded] = kernel
             return self._loaded
 
-    def launching(self, kernel: Reporting) -> AbstractContextManager[Any]:
-        """To be held while a kernel is enqueued, so that nobody empties the report meanwhile."""
-        self._launched[kernel.number] = kernel
+    def launching(self, *kernels: Reporting) -> AbstractContextManager[Any]:
+        """To be held while kernels are enqueued, so that nobody empties the report meanwhile."""
+        self._launched.update({kernel.number: kernel for kernel in kernels})
         return self._lock
 
     def observe(self) -> None:
@@ -122,45 +122,91 @@ class Reports:
 
 @final
 class Reporting(Loaded):
-    """A kernel that prints or asserts."""
+    """A kernel that prints or asserts.
+
+    Attributes:
+        code: the kernel as it was loaded, which takes the hidden parameters too.
+        prints: whether it prints.
+    """
 
     def __init__(self, device: Device, loaded: Loaded, trace: Trace) -> None:
         self.name: Final = trace.name
         self.announcements: Final = announcements(trace)
         self.index_bits: Final = trace.index_bits
         self.binds = device.has_own_memory and loaded.binds
+        self.code: Final = loaded
+        self.prints: Final = not all(one.fails for one in self.announcements)
         self._device: Final = device
-        self._loaded: Final = loaded
         self._reports: Final = Reports.of(device) if device.has_own_memory else None
         self.number: Final = self._reports.add(self) if self._reports is not None else 0
-        self._prints: Final = not all(one.fails for one in self.announcements)
 
     def launch(
         self, operands: Sequence[Operand], numbers: Numbers, groups: Grid | Indirect
     ) -> None:
         """Enqueue the kernel; on the host, tell what it said."""
-        numbers = (*numbers, self.number)
-        if self._reports is not None:
-            with self._reports.launching(self):
-                self._loaded.launch((*operands, self._reports.operand), numbers, groups)
+        if self._reports is None:
+            own = OwnReport(self._device, self)
+            self.code.launch((*operands, own.operand), (*numbers, self.number), groups)
+            own.tell()
             return
-        array = self._device.empty(HEADER + (log_words() if self._prints else 0), u32)
-        words = self._device.native_of(array).view(np.uint32)
-        words[:HEADER] = 0
-        self._loaded.launch((*operands, _operand(array)), numbers, groups)
-        _tell(words[:HEADER], words[HEADER : HEADER + int(words[USED])], lambda _: self)
+        with self._reports.launching(self):
+            self.code.launch(*self.passed(operands, numbers), groups)
+
+    def passed(
+        self, operands: Sequence[Operand], numbers: Numbers
+    ) -> tuple[Sequence[Operand], Numbers]:
+        """What the code takes, on a device whose kernels share a report."""
+        assert self._reports is not None
+        return (*operands, self._reports.operand), (*numbers, self.number)
 
     def bind(self, operands: Sequence[Operand], groups: Grid) -> Callable[[Numbers], None]:
         """A launch with everything known but the numbers."""
         reports = self._reports
         assert reports is not None
-        bound = self._loaded.bind((*operands, reports.operand), groups)
+        bound = self.code.bind((*operands, reports.operand), groups)
 
         def launch(numbers: Numbers) -> None:
             with reports.launching(self):
                 bound((*numbers, self.number))
 
         return launch
+
+
+@final
+class OwnReport:
+    """The report of one kernel, in the host's memory.
+
+    Attributes:
+        failed: where the word is that says whether it failed.
+        prints: whether the kernel prints.
+    """
+
+    def __init__(self, device: Device, kernel: Reporting) -> None:
+        array = device.scratch((HEADER + (log_words() if kernel.prints else 0),), u32)
+        self._kernel: Final = kernel
+        self.prints: Final = kernel.prints
+        self._words: Final = array.buffer.view(np.uint32)
+        self._words[:HEADER] = 0
+        self.operand: Final = _operand(array)
+        self.failed: Final = array.address + FAILED * u32.size
+
+    def tell(self) -> None:
+        """Show what was printed and raise what failed; then it is empty."""
+        words = self._words
+        if not words[:HEADER].any():
+            return
+        header = words[:HEADER].copy()
+        words[:HEADER] = 0
+        _tell(header, words[HEADER : HEADER + int(header[USED])], lambda _: self._kernel)
+
+
+def launching(kernels: Sequence[Reporting]) -> AbstractContextManager[Any]:
+    """To be held while kernels of one device are enqueued, so that nobody empties their report."""
+    if not kernels:
+        return nullcontext()
+    reports = kernels[0]._reports
+    assert reports is not None
+    return reports.launching(*kernels)
 
 
 def _operand(array: Array[Any]) -> Operand:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Final, final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 from khaljit.arguments import Operand
 from khaljit.backends.base import Loaded
@@ -15,14 +15,18 @@ from khaljit.backends.cpu.pool import Pool, available_threads
 from khaljit.backends.cpu.target import Cpu
 from khaljit.backends.host import HostDevice
 from khaljit.cache.artifact import Artifact
-from khaljit.codegen.layout import ParameterBlock
+from khaljit.codegen.layout import SLOT, ParameterBlock
 from khaljit.codegen.llvm.target import CpuTarget
 from khaljit.grids import Grid, Indirect
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.ir import Trace
 
-__all__ = ["CpuDevice"]
+if TYPE_CHECKING:
+    from khaljit.backends.replay import Replay
+    from khaljit.graphs.nodes import Node
+
+__all__ = ["CpuDevice", "CpuKernel"]
 
 # A launch of fewer simple operations than this runs in the calling thread: waking another one
 # takes longer.
@@ -54,7 +58,14 @@ class CpuDevice(HostDevice):
 
     def load_artifact(self, artifact: Artifact, trace: Trace) -> Loaded:
         """Map an object file into executable memory."""
-        return _Loaded(self, load(artifact.payload), artifact.plan, trace)
+        return CpuKernel(self, load(artifact.payload), artifact.plan, trace)
+
+    def replay_of(self, nodes: Sequence[Node]) -> Replay:
+        """A native list; a plain one where nothing can make the code that runs it."""
+        from khaljit.backends.cpu.replay import CpuReplay, runner_of
+
+        runner = runner_of(self.target)
+        return super().replay_of(nodes) if runner is None else CpuReplay(self, runner, nodes)
 
     def describe(self) -> Mapping[str, str]:
         """Processor, level and threads."""
@@ -67,8 +78,15 @@ class CpuDevice(HostDevice):
 
 
 @final
-class _Loaded(Loaded):
-    """Machine code of one kernel."""
+class CpuKernel(Loaded):
+    """Machine code of one kernel.
+
+    Attributes:
+        address: of its entry.
+        block_bytes: of its parameter block.
+        first_number: the slot of its first number.
+        arena_bytes: of scratch memory that each thread needs.
+    """
 
     def __init__(
         self, device: CpuDevice, image: Image, plan: Mapping[str, Any], trace: Trace
@@ -76,13 +94,14 @@ class _Loaded(Loaded):
         self._pool: Final = device.pool
         self._threads: Final = device.threads
         self._image: Final = image
-        self._address: Final = image.address(plan["entry"])
-        self._arena: Final[int] = plan["arena"]
+        self.address: Final = image.address(plan["entry"])
+        self.arena_bytes: Final[int] = plan["arena"]
         self._item: Final[tuple[int, ...]] = tuple(plan["item"])
         self._workgroup: Final[tuple[int, ...]] = tuple(plan["workgroup"])
         self._cost: Final[int] = plan["cost"]
-        self._block: Final = ParameterBlock.of(trace)
-        self._pack: Final = struct.Struct(f"<{self._block.size // 8}Q").pack
+        self.block_bytes: Final = ParameterBlock.of(trace).size
+        self.first_number: Final = sum(1 + 2 * array.memory.ndim for array in trace.arrays)
+        self._pack: Final = struct.Struct(f"<{self.block_bytes // SLOT}Q").pack
         self._types: Final = tuple(scalar.dtype for scalar in trace.scalars)
 
     def launch(
@@ -96,6 +115,17 @@ class _Loaded(Loaded):
             groups = groups.read()
             if 0 in groups:
                 return
+        block = ctypes.create_string_buffer(self.pack(operands, numbers, groups))
+        total, chunk = self.share(groups)
+        self._pool.run(self.address, ctypes.addressof(block), total, chunk, self.arena_bytes)
+
+    def pack(
+        self,
+        operands: Sequence[Operand],
+        numbers: Sequence[int | float | bool],
+        groups: Grid,
+    ) -> bytes:
+        """The parameter block."""
         slots: list[int] = []
         for operand in operands:
             slots.append(operand.address)
@@ -103,13 +133,20 @@ class _Loaded(Loaded):
             slots += operand.strides
         slots += map(to_bits, self._types, numbers)
         slots += groups
-        block = ctypes.create_string_buffer(self._pack(*[slot & _MASK for slot in slots]))
+        return self._pack(*[slot & _MASK for slot in slots])
+
+    def share(self, groups: Grid) -> tuple[int, int]:
+        """How many items a grid has, and how many a thread takes at a time."""
         total = 1
-        work = self._cost
         for count, size, item in zip(groups, self._workgroup, self._item, strict=True):
             total *= -(-count * size // item)
+        if self._threads > 1 and self.work(groups) >= WORTH_THREADS:
+            return total, max(1, total // (self._threads * CHUNKS_PER_THREAD))
+        return total, total
+
+    def work(self, groups: Grid) -> int:
+        """Roughly the simple operations of a launch."""
+        work = self._cost
+        for count, size in zip(groups, self._workgroup, strict=True):
             work *= count * size
-        chunk = total
-        if work >= WORTH_THREADS and self._threads > 1:
-            chunk = max(1, total // (self._threads * CHUNKS_PER_THREAD))
-        self._pool.run(self._address, ctypes.addressof(block), total, chunk, self._arena)
+        return work

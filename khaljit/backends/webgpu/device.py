@@ -20,13 +20,13 @@ import os
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 import numpy as np
 
 from khaljit.arrays import Array, contiguous
-from khaljit.backends.base import Loaded, Timer
+from khaljit.backends.base import WAITING, Loaded, Timer
 from khaljit.backends.memory import MemoryDevice
 from khaljit.backends.webgpu import adapters, probing, raw
 from khaljit.backends.webgpu.buffers import (
@@ -42,11 +42,14 @@ from khaljit.backends.webgpu.timing import PassTimer, Queries
 from khaljit.cache.artifact import Artifact
 from khaljit.codegen.caps import webgpu
 from khaljit.codegen.webgpu.lower import Variant
+from khaljit.graphs.capture import refuse
 from khaljit.tracer.errors import ArgumentValueError, DeviceError
 from khaljit.tracer.ir import Trace
 
 if TYPE_CHECKING:
+    from khaljit.backends.replay import Replay
     from khaljit.foreign import CodeInterface
+    from khaljit.graphs.nodes import Node
 
 __all__ = ["WebGpuDevice", "adopt_device"]
 
@@ -132,10 +135,10 @@ class WebGpuDevice(MemoryDevice):
             )
         return self._recorder
 
-    def count(self, kernel: str) -> None:
-        """A command was added, of a kernel or a copy; many are submitted at once."""
-        self._kernels[kernel] = None
-        self._commands += 1
+    def count(self, *kernels: str, commands: int = 1) -> None:
+        """Commands were added, of kernels or copies; many are submitted at once."""
+        self._kernels.update(dict.fromkeys(kernels))
+        self._commands += commands
         if self._commands >= MAX_BATCH:
             self.flush()
 
@@ -309,8 +312,15 @@ class WebGpuDevice(MemoryDevice):
 
     # Order.
 
+    def replay_of(self, nodes: Sequence[Node]) -> Replay:
+        """Lists of dispatches, with all made that wgpu takes."""
+        from khaljit.backends.webgpu.replay import WebGpuReplay
+
+        return WebGpuReplay(self, nodes)
+
     def synchronize(self) -> None:
         """Wait for everything that was recorded, and raise what kernels reported."""
+        refuse(self, "the device is waited for", WAITING)
         self.flush()
         self._expect_alive("waiting")
         self.guarded("waiting", self.handle._poll_wait)

@@ -12,7 +12,7 @@ from khaljit.arrays import Array
 from khaljit.backends.base import Loaded
 from khaljit.backends.webgpu.buffers import Memory
 from khaljit.backends.webgpu.loaded import MAX_GROUPS
-from khaljit.backends.webgpu.pipeline import STORAGE, Pipeline, Range
+from khaljit.backends.webgpu.pipeline import STORAGE, Pipeline, Prepared, Range
 from khaljit.grids import Grid, Indirect
 from khaljit.jit import Workgroup
 from khaljit.tracer.dtypes import DType, bool_, f16, f32, f64, i32, i64, u32, u64
@@ -76,6 +76,11 @@ class ForeignLoaded(Loaded):
         groups: Grid | Indirect,
     ) -> None:
         """Record a dispatch."""
+        with self._device.lock:
+            self.prepare(operands, groups).record(numbers)
+
+    def prepare(self, operands: Sequence[Operand], groups: Grid | Indirect) -> Prepared:
+        """A dispatch of these arrays, ready but for its numbers."""
         device, pipeline = self._device, self._pipeline
         counts: Sequence[int] | tuple[Memory, int]
         if isinstance(groups, Indirect):
@@ -93,13 +98,15 @@ class ForeignLoaded(Loaded):
             for operand, written in zip(operands, self._interface.written, strict=True)
         ]
         key = (pipeline.number, *[part for one in ranges for part in (one[0].address, *one[1:])])
-        block = self._numbers.pack(*numbers).ljust(self._size, b"\0")
         with device.lock:
             group = device.groups.get(key)
             if group is None:
                 self._refuse_mixed_use(operands)
                 group = pipeline.bind(key, dict(enumerate(ranges)))
-            pipeline.record(group, block, counts)
+        return Prepared(pipeline, group, self._pack, counts)
+
+    def _pack(self, numbers: Sequence[int | float | bool]) -> bytes:
+        return self._numbers.pack(*numbers).ljust(self._size, b"\0")
 
     def _range(self, operand: Operand, written: bool) -> Range:
         """Where an array lies; those without elements are bound to a few bytes of nobody's."""

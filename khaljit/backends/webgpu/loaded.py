@@ -11,7 +11,7 @@ from khaljit.arguments import Operand
 from khaljit.backends.base import Loaded
 from khaljit.backends.webgpu.buffers import Memory
 from khaljit.backends.webgpu.packing import NumberPacker, Pack, packer
-from khaljit.backends.webgpu.pipeline import Pipeline, Range, bindings_of
+from khaljit.backends.webgpu.pipeline import Pipeline, Prepared, Range, bindings_of
 from khaljit.backends.webgpu.target import WebGpu, interface_of
 from khaljit.cache.artifact import Artifact
 from khaljit.codegen.webgpu.interface import Interface
@@ -114,20 +114,33 @@ class WebGpuLoaded(Loaded):
 
     def bind(self, operands: Sequence[Operand], groups: Grid) -> Bound:
         """A launch with everything looked up and packed but the numbers."""
-        device = self._device
-        own = self._own_groups(groups)
-        folded = max(own) > MAX_GROUPS
-        counts = self._folded(own) if folded else own
-        with device.lock:
-            variant, group = self._bound(operands, folded)
-        pack = variant.numbers.bind(operands, groups, own)
-        record = variant.pipeline.record
+        device, prepared = self._device, self.prepare(operands, groups)
+        assert prepared is not None
 
         def launch(numbers: Sequence[int | float | bool]) -> None:
             with device.lock:
-                record(group, pack(numbers), counts)
+                prepared.record(numbers)
 
         return launch
+
+    def prepare(self, operands: Sequence[Operand], groups: Grid | Indirect) -> Prepared | None:
+        """A dispatch of these arrays, ready but for its numbers; None where the host must read the
+        grid first."""
+        counts: Sequence[int] | tuple[Memory, int]
+        extents = own = NO_GRID
+        folded = False
+        if isinstance(groups, Indirect):
+            if self._trace.workgroup is None:
+                return None
+            counts = (groups.array.buffer, groups.array.offset + 4 * groups.offset)
+        else:
+            extents, own = groups, self._own_groups(groups)
+            folded = max(own) > MAX_GROUPS
+            counts = self._folded(own) if folded else own
+        with self._device.lock:
+            variant, group = self._bound(operands, folded)
+        pack = variant.numbers.bind(operands, extents, own)
+        return Prepared(variant.pipeline, group, pack, counts)
 
     def _bound(self, operands: Sequence[Operand], folded: bool) -> tuple[_Variant, Any]:
         """The program for these arrays, and the bind group of their buffers."""

@@ -3,19 +3,48 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 from khaljit.backends.webgpu.buffers import Memory
+from khaljit.backends.webgpu.raw import Commands
 from khaljit.codegen.webgpu.interface import Interface
 
 if TYPE_CHECKING:
     from khaljit.backends.webgpu.device import WebGpuDevice
 
-__all__ = ["Pipeline", "Range", "bindings_of"]
+__all__ = ["Pipeline", "Prepared", "Range", "bindings_of"]
 
 Range = tuple[Memory, int, int]  # a buffer, an offset, and bytes from there
 STORAGE: Final = {True: "storage", False: "read-only-storage"}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A dispatch with everything looked up but its numbers.
+
+    Attributes:
+        pack: makes the block of parameters from the numbers.
+        counts: workgroups, or a buffer and an offset of them.
+    """
+
+    pipeline: Pipeline
+    group: Any
+    pack: Callable[[Sequence[int | float | bool]], bytes]
+    counts: Sequence[int] | tuple[Memory, int]
+
+    def record(self, numbers: Sequence[int | float | bool]) -> None:
+        """Record it."""
+        self.pipeline.record(self.group, self.pack(numbers), self.counts)
+
+    def add_to(self, commands: Commands, numbers: Sequence[int | float | bool]) -> None:
+        """Add it to a list that is recorded as a whole."""
+        counts: Sequence[Any] = self.counts
+        if len(counts) == 2:
+            counts = (counts[0].handle, counts[1])
+        commands.dispatch(self.pipeline.handle, self.group, self.pack(numbers), counts)
 
 
 @final
@@ -67,6 +96,11 @@ class Pipeline:
         made = device.guarded(f"making a pipeline of kernel {name}", make)
         self._layout: Final = made[0]
         self.handle: Final = made[1]
+
+    @property
+    def has_immediates(self) -> bool:
+        """Whether parameters travel with the dispatch, if there are any."""
+        return self._uniform is None
 
     def bind(self, key: tuple[int, ...], ranges: Mapping[int, Range]) -> Any:
         """A new bind group, kept under a key while its buffers live."""

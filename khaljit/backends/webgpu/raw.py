@@ -7,9 +7,10 @@ wrapping catches nothing, and is most of the cost of recording a dispatch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final, final
 
-__all__ = ["Recorder", "timestamp_period", "trusted_module"]
+__all__ = ["Commands", "Recorder", "timestamp_period", "trusted_module"]
 
 NO_CHECKS: Final = 0
 
@@ -66,6 +67,53 @@ class Recorder:
             self._group, self._offset = group, offset
         if block:
             library.wgpuComputePassEncoderSetImmediates(handle, 0, block, len(block))
+
+    def issue(self, commands: Commands) -> None:
+        """Record a list of dispatches; nothing of what was set before is taken to stand."""
+        handle = self._handle
+        for function, arguments in commands.calls:
+            function(handle, *arguments)
+        self._pipeline = self._group = None
+
+
+@final
+class Commands:
+    """Dispatches that are recorded again and again: calls whose arguments are all made."""
+
+    def __init__(self) -> None:
+        from wgpu.backends.wgpu_native import ffi, lib
+
+        self.calls: Final[list[tuple[Any, tuple[Any, ...]]]] = []
+        self._ffi: Final = ffi
+        self._library: Final = lib
+        self._keep: Final[list[Any]] = []  # what the calls point to
+        self._pipeline: Any = None
+        self._group: Any = None
+        self._block = b""
+
+    def dispatch(self, pipeline: Any, group: Any, block: bytes, counts: Sequence[Any]) -> None:
+        """Add a dispatch: of workgroups, or of a buffer that holds them and an offset."""
+        library, keep, calls = self._library, self._keep, self.calls
+        if pipeline is not self._pipeline:
+            calls.append((library.wgpuComputePassEncoderSetPipeline, (pipeline._internal,)))
+            self._pipeline, self._block = pipeline, b""
+            keep.append(pipeline)
+        if group is not self._group:
+            whole = (0, group._internal, 0, self._ffi.NULL)
+            calls.append((library.wgpuComputePassEncoderSetBindGroup, whole))
+            self._group = group
+            keep.append(group)
+        if block != self._block:
+            there = self._ffi.new("uint8_t[]", block)
+            calls.append((library.wgpuComputePassEncoderSetImmediates, (0, there, len(block))))
+            self._block = block
+        if len(counts) == 3:
+            calls.append((library.wgpuComputePassEncoderDispatchWorkgroups, tuple(counts)))
+        else:
+            buffer, at = counts
+            where = (buffer._internal, at)
+            calls.append((library.wgpuComputePassEncoderDispatchWorkgroupsIndirect, where))
+            keep.append(buffer)
 
 
 def timestamp_period(queue: Any) -> float:

@@ -1,0 +1,77 @@
+"""The function that runs a list of launches: a graph on the CPU costs one call from Python.
+
+``i64 replay(ptr rows, i64 count, i64 repeat, ptr arena)`` enters the kernel of each row in turn,
+with all its items in this thread, and does so `repeat` times. A row is four words: the kernel's
+entry, its parameter block, the number of its items, and where a u32 says whether it failed, or
+null. A kernel that failed ends the run: the result is its row's number, else `count`. There is at
+least one row.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from khaljit.codegen.llvm.target import CpuTarget
+
+__all__ = ["NAME", "ROW", "text"]
+
+NAME: Final = "replay"
+ROW: Final = 4  # words
+
+_TEXT: Final = """\
+target triple = "{triple}"
+
+define {convention}i64 @replay(ptr %rows, i64 %count, i64 %repeat, ptr %arena) {attributes} {{
+entry:
+  %next = alloca i64, align 64
+  br label %turn
+
+turn:
+  %turns = phi i64 [ 0, %entry ], [ %turns.more, %turned ]
+  %over = icmp sge i64 %turns, %repeat
+  br i1 %over, label %done, label %row
+
+row:
+  %number = phi i64 [ 0, %turn ], [ %number.more, %quiet ]
+  %word = mul i64 %number, {row}
+  %at = getelementptr i64, ptr %rows, i64 %word
+  %kernel = load ptr, ptr %at
+  %at.params = getelementptr i64, ptr %at, i64 1
+  %params = load ptr, ptr %at.params
+  %at.total = getelementptr i64, ptr %at, i64 2
+  %total = load i64, ptr %at.total
+  %at.verdict = getelementptr i64, ptr %at, i64 3
+  %verdict = load ptr, ptr %at.verdict
+  store i64 0, ptr %next
+  call {convention}void %kernel(ptr %params, ptr %next, i64 %total, i64 %total, ptr %arena)
+  %verdicts = icmp ne ptr %verdict, null
+  br i1 %verdicts, label %look, label %quiet
+
+look:
+  %flag = load i32, ptr %verdict
+  %failed = icmp ne i32 %flag, 0
+  br i1 %failed, label %stop, label %quiet
+
+quiet:
+  %number.more = add i64 %number, 1
+  %more = icmp slt i64 %number.more, %count
+  br i1 %more, label %row, label %turned
+
+turned:
+  %turns.more = add i64 %turns, 1
+  br label %turn
+
+stop:
+  ret i64 %number
+
+done:
+  ret i64 %count
+}}
+"""
+
+
+def text(target: CpuTarget) -> str:
+    """The module for a processor."""
+    convention = f"{target.convention} " if target.convention else ""
+    attributes = 'nounwind "no-builtins" "no-stack-arg-probe"'
+    return _TEXT.format(triple=target.triple, convention=convention, attributes=attributes, row=ROW)

@@ -1,0 +1,212 @@
+"""Graphs on the CPU: small launches one after the other in one native call, large ones on the pool.
+
+The list of a graph is cut into runs. A run of small launches is an array of rows for
+``codegen/llvm/replay.py``; each other launch is a run of its own, because it takes all threads
+anyhow, or because its grid is read when it comes to it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final, final
+
+import numpy as np
+
+from khaljit import compiler
+from khaljit.backends.cpu.device import CpuKernel
+from khaljit.backends.cpu.loader import Image, load
+from khaljit.backends.cpu.pool import Arena
+from khaljit.backends.cpu.target import Cpu
+from khaljit.backends.replay import Replay
+from khaljit.backends.reporting import OwnReport, Reporting
+from khaljit.cache.artifact import Artifact
+from khaljit.cache.keys import described, key
+from khaljit.codegen.layout import SLOT
+from khaljit.codegen.llvm import replay
+from khaljit.graphs.nodes import KernelNode, Node
+from khaljit.grids import Indirect
+
+if TYPE_CHECKING:
+    from khaljit.backends.cpu.device import CpuDevice
+
+__all__ = ["CpuReplay", "runner_of"]
+
+LONGEST: Final = 1 << 28  # simple operations of a native call, which nothing can interrupt
+_CALL: Final = ctypes.CFUNCTYPE(
+    ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
+)
+Run = Callable[[int], None]
+
+
+@final
+class Runner:
+    """The native function, mapped."""
+
+    def __init__(self, code: bytes) -> None:
+        self._image: Final[Image] = load(code)
+        self.call: Final = _CALL(self._image.address(replay.NAME))
+
+
+@lru_cache(maxsize=1)
+def runner_of(target: Cpu) -> Runner | None:
+    """The function for a processor, from the cache or made now; None where nothing makes it."""
+    text = replay.text(target.cpu)
+    name = key(runner=text.encode(), target=described(target.key_parts()).encode())
+    tool = ("llvmlite", target.tool_version("llvmlite") or "")
+
+    def build() -> Artifact:
+        from khaljit.codegen.llvm.assemble import assemble
+
+        return Artifact(assemble(text, target.cpu), {}, tool, text=text)
+
+    store = compiler.store()
+    if not tool[1] and store.get(name, target.tool_version) is None:
+        return None
+    return Runner(store.obtain(name, target.tool_version, build).payload)
+
+
+@final
+class CpuReplay(Replay):
+    """The launches of a graph, packed."""
+
+    def __init__(self, device: CpuDevice, runner: Runner, nodes: Sequence[Node]) -> None:
+        self._device: Final = device
+        self._nodes: Final = [_kernel(node) for node in nodes]
+        self._loaded: Final = [_code(node) for node in self._nodes]
+        self._reports: Final = {
+            position: OwnReport(device, loaded)
+            for position, node in enumerate(self._nodes)
+            if isinstance(loaded := node.dispatch.loaded, Reporting)
+        }
+        self._runner: Final = runner
+        offsets = np.cumsum([0, *(loaded.block_bytes for loaded in self._loaded)])
+        self._offsets: Final[list[int]] = offsets.tolist()
+        self._blocks: Final = np.zeros(self._offsets[-1] // SLOT, np.uint64)
+        self._words: Final = memoryview(self._blocks)  # type: ignore[arg-type]  # NumPy has buffers
+        self._bytes: Final = self._words.cast("B")
+        self._rows: Final = np.zeros((len(nodes), replay.ROW), np.uint64)
+        self._arena: Final = Arena(max((one.arena_bytes for one in self._loaded), default=0))
+        for position in range(len(nodes)):
+            self._pack(position)
+        self._runs: Final = self._cut()
+
+    def launch(self, repeat: int) -> None:
+        """Run to completion; an assertion that fails ends it, as it ends a list of launches."""
+        runs = self._runs
+        if len(runs) == 1:
+            runs[0](repeat)
+            return
+        for _ in range(repeat):
+            for run in runs:
+                run(1)
+
+    def update(self, position: int, node: Node) -> None:
+        """Pack a node anew."""
+        self._nodes[position] = _kernel(node)
+        self._pack(position)
+
+    def set_number(self, position: int, index: int, bits: int) -> None:
+        """Write its slot."""
+        first = self._offsets[position] // SLOT + self._loaded[position].first_number
+        self._words[first + index] = bits
+
+    def _pack(self, position: int) -> None:
+        """A node's parameter block, and its row."""
+        loaded, dispatch = self._loaded[position], self._nodes[position].dispatch
+        if isinstance(dispatch.groups, Indirect):
+            return
+        operands, numbers, report = dispatch.operands, dispatch.numbers, self._reports.get(position)
+        if report is not None:
+            operands, numbers = (*operands, report.operand), (*numbers, 0)
+        start, stop = self._offsets[position : position + 2]
+        self._bytes[start:stop] = loaded.pack(operands, numbers, dispatch.groups)
+        total, _ = loaded.share(dispatch.groups)
+        where = self._blocks.ctypes.data + start
+        self._rows[position] = (loaded.address, where, total, report.failed if report else 0)
+
+    def _cut(self) -> list[Run]:
+        """The runs, in order."""
+        runs: list[Run] = []
+        small: list[int] = []
+
+        def close() -> None:
+            if small:
+                runs.append(self._native(small[0], len(small)))
+                small.clear()
+
+        for position, (node, loaded) in enumerate(zip(self._nodes, self._loaded, strict=True)):
+            groups = node.dispatch.groups
+            report = self._reports.get(position)
+            if isinstance(groups, Indirect) or (report is not None and report.prints):
+                close()
+                runs.append(self._as_launched(position))
+                continue
+            total, chunk = loaded.share(groups)
+            if chunk < total:
+                close()
+                runs.append(self._shared(position, total, chunk))
+            else:
+                small.append(position)
+        close()
+        return runs
+
+    def _native(self, first: int, count: int) -> Run:
+        """Small launches, in this thread."""
+        call, arena, rows = self._runner.call, self._arena.address, self._rows[first:].ctypes.data
+        work = 0
+        for at in range(first, first + count):
+            groups = self._nodes[at].dispatch.groups
+            assert not isinstance(groups, Indirect)
+            work += self._loaded[at].work(groups)
+        most = max(1, LONGEST // max(work, 1))
+
+        def run(repeat: int) -> None:
+            while repeat > 0:
+                turns = min(repeat, most)
+                stopped = call(rows, count, turns, arena)
+                if stopped < count:
+                    self._reports[first + stopped].tell()
+                repeat -= turns
+
+        return run
+
+    def _shared(self, position: int, total: int, chunk: int) -> Run:
+        """A large launch, on all threads."""
+        loaded, pool, report = (
+            self._loaded[position],
+            self._device.pool,
+            self._reports.get(position),
+        )
+        block = self._blocks.ctypes.data + self._offsets[position]
+
+        def run(repeat: int) -> None:
+            for _ in range(repeat):
+                pool.run(loaded.address, block, total, chunk, loaded.arena_bytes)
+                if report is not None:
+                    report.tell()
+
+        return run
+
+    def _as_launched(self, position: int) -> Run:
+        """A launch whose grid stands in memory, or that prints: as if it were no graph's."""
+
+        def run(repeat: int) -> None:
+            for _ in range(repeat):
+                self._nodes[position].run()
+
+        return run
+
+
+def _kernel(node: Node) -> KernelNode:
+    assert isinstance(node, KernelNode)  # copies on the host are kernels
+    return node
+
+
+def _code(node: KernelNode) -> CpuKernel:
+    loaded: Any = node.dispatch.loaded
+    if isinstance(loaded, Reporting):
+        loaded = loaded.code
+    assert isinstance(loaded, CpuKernel)
+    return loaded

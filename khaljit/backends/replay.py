@@ -1,0 +1,105 @@
+"""What a device makes of a captured graph.
+
+A `Recorder` takes the nodes while they are captured; what it gives in the end is a `Replay`. Most
+devices look at the nodes only when all are there; CUDA's driver captures them one by one, and with
+them what other libraries do in between.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, final
+
+from khaljit.backends.reporting import Reporting
+
+if TYPE_CHECKING:
+    from khaljit.backends.base import Device
+    from khaljit.graphs.nodes import Node
+
+__all__ = ["ListRecorder", "ListReplay", "Recorder", "Replay", "reporting"]
+
+
+class Replay(ABC):
+    """The nodes of a graph, ready to be run."""
+
+    foreign: bool = False  # it holds work of other libraries, which is no node
+
+    @abstractmethod
+    def launch(self, repeat: int) -> None:
+        """Run all nodes in order, so many times."""
+
+    @abstractmethod
+    def update(self, position: int, node: Node) -> None:
+        """Put a node with other arrays in the place of one."""
+
+    @abstractmethod
+    def set_number(self, position: int, index: int, bits: int) -> None:
+        """A number of a node is another one now; the node has it already."""
+
+    def facts(self) -> Mapping[str, str]:
+        """What there is to say about it, for people."""
+        return {}
+
+
+class Recorder(ABC):
+    """Takes the nodes of a graph while it is captured."""
+
+    @abstractmethod
+    def add(self, node: Node) -> None:
+        """The next node."""
+
+    @abstractmethod
+    def finish(self) -> Replay:
+        """All nodes are there."""
+
+    def abandon(self) -> None:  # noqa: B027  # nothing to do for most
+        """The capture failed; nothing of it shall remain."""
+
+
+def reporting(nodes: Sequence[Node]) -> list[Reporting]:
+    """The kernels of a graph that print or assert."""
+    found: dict[int, Reporting] = {}
+    for node in nodes:
+        dispatch = getattr(node, "dispatch", None)
+        if dispatch is not None and isinstance(dispatch.loaded, Reporting):
+            found[id(dispatch.loaded)] = dispatch.loaded
+    return list(found.values())
+
+
+@final
+class ListRecorder(Recorder):
+    """Collects nodes."""
+
+    def __init__(self, device: Device) -> None:
+        self._device: Final = device
+        self._nodes: Final[list[Node]] = []
+
+    def add(self, node: Node) -> None:
+        """Collect it."""
+        self._nodes.append(node)
+
+    def finish(self) -> Replay:
+        """What the device makes of them."""
+        return self._device.replay_of(self._nodes)
+
+
+@final
+class ListReplay(Replay):
+    """Runs each node as it was launched."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self._nodes: Final = list(nodes)
+
+    def launch(self, repeat: int) -> None:
+        """Run them all."""
+        for _ in range(repeat):
+            for node in self._nodes:
+                node.run()
+
+    def update(self, position: int, node: Node) -> None:
+        """Put it in place."""
+        self._nodes[position] = node
+
+    def set_number(self, position: int, index: int, bits: int) -> None:
+        """The node has it."""

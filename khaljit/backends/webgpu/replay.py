@@ -1,0 +1,116 @@
+"""Graphs on WebGPU: dispatches whose arguments are all made, recorded in one loop.
+
+WebGPU has no command buffers that run twice, so every launch records anew. What is left of that is
+one call of wgpu-native for each thing that changes from a dispatch to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final, final
+
+from khaljit.backends.replay import Replay, reporting
+from khaljit.backends.reporting import Reporting, launching
+from khaljit.backends.webgpu.pipeline import Prepared
+from khaljit.backends.webgpu.raw import Commands
+from khaljit.graphs.nodes import CopyNode, KernelNode, Node
+
+if TYPE_CHECKING:
+    from khaljit.backends.webgpu.device import WebGpuDevice
+
+__all__ = ["WebGpuReplay"]
+
+MOST: Final = 256  # dispatches in one list: the GPU starts when some lists are full
+
+
+@final
+class WebGpuReplay(Replay):
+    """The dispatches of a graph, in lists; what is no dispatch is between them."""
+
+    def __init__(self, device: WebGpuDevice, nodes: Sequence[Node]) -> None:
+        self._device: Final = device
+        self._nodes: Final = list(nodes)
+        self._prepared: Final = [self._prepare(node) for node in nodes]
+        self._reporting: Final = reporting(nodes)
+        self._runs: Final[list[_List | Callable[[], None]]] = []
+        self._list_of: Final[dict[int, _List]] = {}
+        for position in range(len(nodes)):
+            self._place(position)
+
+    def _prepare(self, node: Node) -> Prepared | None:
+        """A dispatch that a list takes; None for other nodes."""
+        if isinstance(node, CopyNode):
+            return None
+        loaded: Any = node.dispatch.loaded
+        operands = node.dispatch.operands
+        if isinstance(loaded, Reporting):
+            operands, _ = loaded.passed(operands, ())
+            loaded = loaded.code
+        prepared: Prepared | None = loaded.prepare(operands, node.dispatch.groups)
+        return prepared if prepared is not None and prepared.pipeline.has_immediates else None
+
+    def _place(self, position: int) -> None:
+        """Append a node to the last list, or behind it."""
+        if self._prepared[position] is None:
+            self._runs.append(lambda: self._nodes[position].run())
+            return
+        last = self._runs[-1] if self._runs else None
+        if not isinstance(last, _List) or len(last.positions) >= MOST:
+            last = _List(self)
+            self._runs.append(last)
+        last.positions.append(position)
+        self._list_of[position] = last
+
+    def launch(self, repeat: int) -> None:
+        """Record everything, behind what was recorded before."""
+        device = self._device
+        with launching(self._reporting), device.lock:
+            for _ in range(repeat):
+                for run in self._runs:
+                    run()
+
+    def update(self, position: int, node: Node) -> None:
+        """Bind other buffers."""
+        self._nodes[position] = node
+        self._prepared[position] = self._prepare(node)
+        self._outdate(position)
+
+    def set_number(self, position: int, index: int, bits: int) -> None:
+        """The list's blocks are packed anew."""
+        self._outdate(position)
+
+    def _outdate(self, position: int) -> None:
+        if position in self._list_of:
+            self._list_of[position].commands = None
+
+    def commands(self, positions: Sequence[int]) -> tuple[Commands, tuple[str, ...]]:
+        """A list as calls, and the names of its kernels."""
+        commands, names = Commands(), dict[str, None]()
+        for position in positions:
+            node, prepared = self._nodes[position], self._prepared[position]
+            assert isinstance(node, KernelNode)
+            assert prepared is not None
+            loaded, numbers = node.dispatch.loaded, node.dispatch.numbers
+            if isinstance(loaded, Reporting):
+                _, numbers = loaded.passed((), numbers)
+            prepared.add_to(commands, numbers)
+            names[prepared.pipeline.name] = None
+        return commands, tuple(names)
+
+
+@final
+class _List:
+    """Dispatches one behind the other; made into calls when they are first needed."""
+
+    def __init__(self, replay: WebGpuReplay) -> None:
+        self._replay: Final = replay
+        self.positions: Final[list[int]] = []
+        self.commands: tuple[Commands, tuple[str, ...]] | None = None
+
+    def __call__(self) -> None:
+        if self.commands is None:
+            self.commands = self._replay.commands(self.positions)
+        commands, names = self.commands
+        device = self._replay._device
+        device.recorder().issue(commands)
+        device.count(*names, commands=len(self.positions))

@@ -1,0 +1,144 @@
+"""The nodes of a graph, and what they depend on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, final
+
+from khaljit.arguments import Operand, views
+from khaljit.arrays import Array, span
+from khaljit.dispatch import Dispatch
+from khaljit.graphs.params import ArrayParam, Slot
+from khaljit.grids import Indirect
+
+__all__ = ["CopyNode", "KernelNode", "Node", "dependencies", "rebound", "views_of"]
+
+Use = tuple["Array[Any]", bool]  # an array, and whether the node writes it
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class KernelNode:
+    """A launch. Its numbers are plain ones; which of them are parameters is in `slots`."""
+
+    label: str
+    dispatch: Dispatch
+    slots: tuple[tuple[int, Slot], ...] = ()  # with their positions among the numbers
+
+    def run(self) -> None:
+        """Enqueue it."""
+        dispatch = self.dispatch
+        dispatch.loaded.launch(dispatch.operands, dispatch.numbers, dispatch.groups)
+
+    def uses(self) -> Iterator[Use]:
+        """Every array that it reads or writes."""
+        dispatch = self.dispatch
+        for operand, written in zip(dispatch.operands, dispatch.written, strict=True):
+            assert isinstance(operand.owner, Array)
+            yield operand.owner, written
+        if isinstance(dispatch.groups, Indirect) and isinstance(dispatch.groups.array, Array):
+            yield dispatch.groups.array, False
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CopyNode:
+    """A copy between two contiguous arrays that share no memory."""
+
+    source: Array[Any]
+    target: Array[Any]
+
+    label: ClassVar[str] = "copy"
+
+    def run(self) -> None:
+        """Enqueue it."""
+        source, target = self.source, self.target
+        device: Any = target.device
+        device.copy_bytes(source.buffer, source.offset, target.buffer, target.offset, source.nbytes)
+
+    def uses(self) -> Iterator[Use]:
+        """Every array that it reads or writes."""
+        yield self.source, False
+        yield self.target, True
+
+
+Node = KernelNode | CopyNode
+
+
+def rebound(node: Node, arrays: Mapping[str, Array[Any]], keep: bool) -> Node:
+    """A node with other arrays for its parameters; they stand for the parameters still if `keep`,
+    else for what the new ones stand for."""
+
+    def place(array: Array[Any]) -> Array[Any]:
+        param = array.param
+        if param is None:
+            return array
+        to = arrays[param.name]
+        # where this view of the parameter's array begins, counted from that array
+        moved = array.offset - param.offset
+        stands_for = ArrayParam(param.graph, param.name, to.offset) if keep else to.param
+        return Array(
+            to.device,
+            to.buffer,
+            array.dtype,
+            array.shape,
+            array.strides,
+            to.offset + moved,
+            stands_for,
+        )
+
+    if isinstance(node, CopyNode):
+        return CopyNode(place(node.source), place(node.target))
+    operands = []
+    for operand in node.dispatch.operands:
+        owner = operand.owner
+        assert isinstance(owner, Array)
+        if owner.param is not None:
+            array = place(owner)
+            operand = Operand(
+                operand.name, array, operand.dtype, operand.shape, operand.strides, array.address
+            )
+        operands.append(operand)
+    groups = node.dispatch.groups
+    if isinstance(groups, Indirect) and isinstance(groups.array, Array):
+        groups = Indirect(place(groups.array), groups.offset)
+    return KernelNode(node.label, node.dispatch.with_operands(operands, groups), node.slots)
+
+
+def views_of(node: KernelNode) -> tuple[int, ...]:
+    """Per array of a launch the first that is the very same view: code is made for that."""
+    return views(node.dispatch.operands)
+
+
+def dependencies(nodes: Sequence[Node]) -> list[set[int]]:
+    """Per node, the nodes before it whose effects it must see or not disturb, the last ones only.
+
+    Places are told apart by the bytes that arrays lie between.
+    """
+    seen: list[tuple[int, int, int, bool]] = []  # start, stop, node, whether it writes
+    found: list[set[int]] = []
+    for number, node in enumerate(nodes):
+        needs: set[int] = set()
+        uses = [(*span(array), written) for array, written in node.uses()]
+        for start, stop, written in uses:
+            needs.update(
+                other
+                for begin, end, other, writes in seen
+                if (written or writes) and start < end and begin < stop
+            )
+        writes = [(start, stop) for start, stop, written in uses if written]
+        seen = [one for one in seen if not _covered(one, writes)]
+        seen += [(start, stop, number, written) for start, stop, written in uses]
+        found.append(needs - _ancestors(needs, found))
+    return found
+
+
+def _covered(one: tuple[int, int, int, bool], writes: Iterable[tuple[int, int]]) -> bool:
+    """Whether all later readers of a place depend on one of the writes anyhow."""
+    return any(start <= one[0] and one[1] <= stop for start, stop in writes)
+
+
+def _ancestors(needs: set[int], found: Sequence[set[int]]) -> set[int]:
+    """What the needed nodes depend on themselves."""
+    return set().union(*(found[one] for one in needs)) if needs else set()

@@ -1,0 +1,222 @@
+"""Generated launch sequences: run eagerly and replayed from a graph, they give the same bytes.
+
+``python -m tests.graph_programs --sequences 1000`` runs a great number of them once, on every
+column that is asked for, and prints those that disagree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+import khaljit as kj
+from khaljit.backends.base import Device
+
+__all__ = ["disagreement"]
+
+ARRAYS: Final = 4
+Rng = np.random.Generator
+Step = Callable[["State"], None]
+
+
+@kj.jit
+def mix(x: kj.Array1[kj.i32], y: kj.Array1[kj.i32], k: kj.i32) -> None:
+    i = kj.global_id(0)
+    if i < y.size and i < x.size:
+        y[i] = y[i] * 3 + x[i] ^ k
+
+
+@kj.jit
+def scale(x: kj.Array1[kj.f32], a: kj.f32, b: kj.f32) -> None:
+    i = kj.global_id(0)
+    if i < x.size:
+        x[i] = x[i] * a + b
+
+
+@kj.jit(workgroup=16)
+def count(x: kj.Array1[kj.i32], k: kj.i32) -> None:
+    kj.atomic_add(x, kj.global_id(0) % x.size, k)
+
+
+@kj.jit(workgroup=32)
+def reverse(x: kj.Array1[kj.i32]) -> None:
+    """Each workgroup turns its elements round, by way of shared memory."""
+    tile = kj.shared(kj.i32, 32)
+    i, local = kj.global_id(0), kj.local_id(0)
+    tile[local] = x[i]
+    kj.barrier()
+    first = i - local
+    last = kj.min(first + 32, x.size)
+    if i < x.size:
+        x[i] = tile[last - first - 1 - local]
+
+
+@kj.jit
+def transpose(x: kj.Array2[kj.f32], y: kj.Array2[kj.f32]) -> None:
+    j, i = kj.index(2)
+    if j < x.shape[0] and i < x.shape[1]:
+        y[j, i] = x[i, j] + y[j, i]
+
+
+@kj.jit
+def plan(counts: kj.Array1[kj.u32], x: kj.Array1[kj.i32]) -> None:
+    counts[0], counts[1], counts[2] = kj.u32(x[0] & 3), 1, 1
+
+
+class State:
+    """The arrays that a sequence works on, the same in every run of it."""
+
+    def __init__(self, device: Device, seed: int) -> None:
+        rng = np.random.default_rng(seed)
+        size = int(rng.integers(1, 200))
+        self.device = device
+        self.ints = [device.array(_ints(rng, size)) for _ in range(ARRAYS)]
+        self.floats = [device.array(rng.random(size, np.float32)) for _ in range(ARRAYS)]
+        side = int(rng.integers(1, 9))
+        self.squares = [device.array(rng.random((side, side), np.float32)) for _ in range(2)]
+        self.counts = device.zeros(3, kj.u32)
+        self.numbers: list[Any] = []  # of the launch, or the graph's parameters
+        self.size = size
+
+    def bytes(self) -> list[bytes]:
+        """Everything that a sequence may have changed."""
+        arrays = (*self.ints, *self.floats, *self.squares, self.counts)
+        return [array.numpy().tobytes() for array in arrays]
+
+
+def _ints(rng: Rng, size: int) -> np.ndarray[Any, Any]:
+    return rng.integers(-(1 << 30), 1 << 30, size).astype(np.int32)
+
+
+def _part(rng: Rng, size: int) -> slice:
+    """A range of an array, strided or backwards too."""
+    start, stop = sorted(int(one) for one in rng.integers(0, size + 1, 2))
+    step = int(rng.choice([1, 1, 2, 3]))
+    forwards = slice(start, stop, step)
+    if rng.random() < 0.2:
+        places = range(size)[forwards]
+        if places and places[0] > 0:
+            return slice(places[-1], places[0] - 1, -step)
+    return forwards
+
+
+def _step(rng: Rng, size: int, numbers: int) -> Step:
+    """One thing that a sequence does."""
+    a, b = (int(one) for one in rng.choice(ARRAYS, 2, replace=False))
+    k, n = int(rng.integers(-9, 9)), int(rng.integers(0, size + 40))
+    at, here, there = int(rng.integers(numbers)), _part(rng, size), _part(rng, size)
+    both = min(len(range(size)[here]), len(range(size)[there]))
+
+    def whole_mix(s: State) -> None:
+        mix[n](s.ints[a], s.ints[b], k)
+
+    def part_mix(s: State) -> None:
+        mix[n](s.ints[a][here], s.ints[b][there], s.numbers[at][0])
+
+    def same_mix(s: State) -> None:
+        mix[n](s.ints[a], s.ints[a], k)
+
+    def scaled(s: State) -> None:
+        scale[n](s.floats[a][here], s.numbers[at][1], 0.25)
+
+    def counted(s: State) -> None:
+        count[n](s.ints[a], s.numbers[at][0])
+
+    def reversed_(s: State) -> None:
+        reverse[size](s.ints[a])
+
+    def copied(s: State) -> None:
+        source, target = s.ints[a if k % 2 else b][here], s.ints[a][there]
+        s.device.copy(source[:both], target[:both])
+
+    def assigned(s: State) -> None:
+        s.floats[a][there][:both] = s.floats[b][here][:both]
+
+    def filled(s: State) -> None:
+        s.ints[a][here].fill(k)
+
+    def one_set(s: State) -> None:
+        s.floats[a][:1] = k / 4
+
+    def transposed(s: State) -> None:
+        x, y = s.squares
+        transpose[kj.over(y)](x, y)
+
+    def indirect(s: State) -> None:
+        plan[1](s.counts, s.ints[b])
+        count[kj.Indirect(s.counts)](s.ints[a], 1)
+
+    def encoded(s: State) -> None:
+        encoder = s.device.encoder()
+        with encoder.compute_pass("pass") as p:
+            p.dispatch(mix[n], s.ints[a], s.ints[b], 5)
+        encoder.copy(s.floats[a], s.floats[b])
+        s.device.submit(encoder)
+
+    kinds: list[Step] = [
+        *(whole_mix, part_mix, same_mix, scaled, counted, reversed_, copied, assigned, filled),
+        *(one_set, transposed, indirect, encoded),
+    ]
+    return kinds[int(rng.integers(len(kinds)))]
+
+
+def disagreement(device: Device, seed: int) -> str | None:
+    """What is wrong with a sequence; None if nothing is."""
+    rng = np.random.default_rng(seed)
+    eager, replayed = State(device, seed), State(device, seed)
+    numbers = int(rng.integers(1, 4))
+    steps = [_step(rng, eager.size, numbers) for _ in range(rng.integers(1, 12))]
+    with device.capture() as graph:
+        replayed.numbers = [
+            (graph.param(f"i{n}", kj.i32, default=n), graph.param(f"f{n}", kj.f32, default=0.5))
+            for n in range(numbers)
+        ]
+        for step in steps:
+            step(replayed)
+    if replayed.bytes() != State(device, seed).bytes():
+        return "capturing ran something"
+    for turn in range(3):
+        given = [(int(rng.integers(-99, 99)), float(rng.random())) for _ in range(numbers)]
+        if turn == 0:
+            given = [(n, 0.5) for n in range(numbers)]
+        repeat = int(rng.integers(0, 3))
+        eager.numbers = given
+        for _ in range(repeat):
+            for step in steps:
+                step(eager)
+        values: dict[str, float] = {f"i{n}": pair[0] for n, pair in enumerate(given)}
+        values |= {f"f{n}": pair[1] for n, pair in enumerate(given)}
+        graph.launch(repeat=repeat, **(values if turn else {}))
+        if eager.bytes() != replayed.bytes():
+            names = ", ".join(step.__name__ for step in steps)
+            return f"launch {turn}, repeated {repeat} times, differs: {names}"
+    return None
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the campaign; gives the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--sequences", type=int, default=1000, help="how many, on each column")
+    parser.add_argument("--first", type=int, default=0, help="the first sequence's number")
+    parser.add_argument("--columns", default="interpreter,cpu,webgpu", help="devices")
+    chosen = parser.parse_args(arguments)
+    wrong = 0
+    for name in chosen.columns.split(","):
+        device, seen = kj.device(name), 0
+        for seed in range(chosen.first, chosen.first + chosen.sequences):
+            found = disagreement(device, seed)
+            seen += found is not None
+            if found is not None:
+                print(f"{name}, sequence {seed}: {found}")
+        print(f"{name}: {chosen.sequences} sequences, {seen} disagree")
+        sys.stdout.flush()
+        wrong += seen
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
