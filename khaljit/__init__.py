@@ -85,6 +85,7 @@ from khaljit.tracer.intrinsics.ids import (
     lane_id,
     local_id,
     local_index,
+    max_subgroups,
     num_subgroups,
     num_workgroups,
     subgroup_id,
@@ -143,8 +144,25 @@ from khaljit.tracer.intrinsics.numbers import (
     tanh,
     trunc,
 )
+from khaljit.tracer.intrinsics.packing import (
+    pack_half2x16,
+    pack_snorm2x16,
+    pack_snorm4x8,
+    pack_unorm2x16,
+    pack_unorm4x8,
+    unpack_half2x16,
+    unpack_snorm2x16,
+    unpack_snorm4x8,
+    unpack_unorm2x16,
+    unpack_unorm4x8,
+)
 from khaljit.tracer.intrinsics.printing import (
     print,
+)
+from khaljit.tracer.intrinsics.random import (
+    philox,
+    random_normal,
+    random_uniform,
 )
 from khaljit.tracer.intrinsics.storage import (
     atomic_add,
@@ -223,6 +241,7 @@ from khaljit.tracer.intrinsics.vectors import (
     vec4,
 )
 from khaljit.tracer.intrinsics.workgroup import (
+    uniform,
     workgroup_add,
     workgroup_all,
     workgroup_any,
@@ -346,6 +365,7 @@ __all__ = [
     "log2",
     "log10",
     "max",
+    "max_subgroups",
     "maximum",
     "min",
     "minimum",
@@ -355,9 +375,17 @@ __all__ = [
     "num_subgroups",
     "num_workgroups",
     "over",
+    "pack_half2x16",
+    "pack_snorm2x16",
+    "pack_snorm4x8",
+    "pack_unorm2x16",
+    "pack_unorm4x8",
+    "philox",
     "popcount",
     "pow",
     "print",
+    "random_normal",
+    "random_uniform",
     "reflect",
     "refract",
     "reverse_bits",
@@ -407,6 +435,12 @@ __all__ = [
     "u16",
     "u32",
     "u64",
+    "uniform",
+    "unpack_half2x16",
+    "unpack_snorm2x16",
+    "unpack_snorm4x8",
+    "unpack_unorm2x16",
+    "unpack_unorm4x8",
     "unroll",
     "use",
     "uvec2",

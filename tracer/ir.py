@@ -295,6 +295,8 @@ class Access:
         guarded: lowered: a bool follows the offset; where it is false nothing is touched.
         inside: axes whose index is known to be in bounds though not all are; a hint for lowering
             and no part of the meaning.
+        uniform: of a load from shared memory: all invocations of a workgroup that read there
+            together find the same, since barriers stand around it.
     """
 
     leaf: int = 0
@@ -302,6 +304,7 @@ class Access:
     flat: bool = False
     guarded: bool = False
     inside: frozenset[int] = field(compare=False, default=frozenset())
+    uniform: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -410,13 +410,14 @@ class _Parser:
             args.append(self._operand())
         leaf = self._setting("leaf") if self._peek() == "leaf" else 0
         checked = not self._accept("unchecked")
+        uniform = self._accept("uniform")
         if self._accept("<-"):
             args.append(self._operand())
             while self._accept(","):
                 args.append(self._operand())
         if op is Op.ATOMIC:
             return tuple(args), AtomicAccess(leaf, checked, flat, guarded, kind=kind, order=order)
-        return tuple(args), Access(leaf, checked, flat, guarded)
+        return tuple(args), Access(leaf, checked, flat, guarded, uniform=uniform)
 
     def _loop(self, results: tuple[tuple[str, DType], ...]) -> None:
         params: list[Value] = []

@@ -21,6 +21,7 @@ import numpy as np
 from khaljit.tracer.build import Builder
 from khaljit.tracer.errors import Site, TraceError
 from khaljit.tracer.ir import Element, Memory, Space, Value
+from khaljit.tracer.ops import Op
 
 if TYPE_CHECKING:
     from khaljit.tracer.flow import Construct
@@ -179,6 +180,17 @@ class Recorder:
             return self.sites.index(site)
         self.sites.append(site)
         return len(self.sites) - 1
+
+    def when(self, condition: Value, build: Callable[[], None]) -> None:
+        """Record what happens under a condition; ``build`` records it, and gives no values."""
+        builder = self.builder
+        builder.open()
+        build()
+        builder.end(Op.YIELD)
+        then = builder.close()
+        builder.open()
+        builder.end(Op.YIELD)
+        builder.if_(condition, then, builder.close())
 
     def declare(
         self, space: Space, element: Element, shape: tuple[int, ...], data: bytes | None = None

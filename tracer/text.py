@@ -258,6 +258,8 @@ class _Printer:
             words += f" leaf={access.leaf}"
         if not access.checked:
             words += " unchecked"
+        if access.uniform:
+            words += " uniform"
         operands = ", ".join([self._operand(operand) for operand in value.operands])
         return f"{words} <- {operands}" if operands else words
 

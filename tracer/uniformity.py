@@ -11,7 +11,8 @@ share y and z, as on targets whose subgroup divides the workgroup's x size.
 **Memory.** A load from an array that the trace never writes is as uniform as its address, since
 nobody else writes arguments while a kernel runs. (Arguments that are the same view are one.) From
 memory that is written, invocations that load at different times may see different values, so
-that such a load is uniform over a subgroup at best. Local memory is each invocation's own.
+that such a load is uniform over a subgroup at best, unless it says that barriers keep it so
+(``Access.uniform``). Local memory is each invocation's own.
 
 **Strides** hold modulo the width of the type: ``x + 1`` may wrap between two lanes. So a cast to
 a wider type keeps a stride only where its operand cannot wrap (ids), and a code generator that
@@ -229,7 +230,7 @@ class _Analysis:
         if space is Space.LOCAL:
             return Scope.VARYING
         if space is Space.SHARED or self._view(value) in self._written:
-            return max(address, Scope.SUBGROUP)
+            return max(address, Scope.WORKGROUP if value.access.uniform else Scope.SUBGROUP)
         return max(address, Scope.GRID)
 
     def _collective_scope(self, value: Value) -> Scope:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from khaljit.tracer.flow import Range
 from khaljit.tracer.proxy import Scalar, Vector, fail
@@ -15,6 +15,7 @@ __all__ = [
     "lane_id",
     "local_id",
     "local_index",
+    "max_subgroups",
     "num_subgroups",
     "num_workgroups",
     "subgroup_id",
@@ -23,6 +24,8 @@ __all__ = [
     "workgroup_id",
     "workgroup_size",
 ]
+
+SMALLEST_SUBGROUP: Final = 2
 
 
 def _id(name: str, axis: int | None, axes: int = 3) -> Any:
@@ -93,6 +96,15 @@ def num_subgroups() -> Any:
 def subgroup_size() -> Any:
     """Invocations in a subgroup; the device's choice."""
     return _id("subgroup_size", None, 1)
+
+
+def max_subgroups() -> int:
+    """Subgroups that a workgroup has at most, on any device: a Python int, to size shared memory.
+
+    Devices have subgroups of two lanes or more, but on the CPU where the x size is odd.
+    """
+    x, y, z = (int(extent) for extent in workgroup_size())
+    return x * y * z // min(x & -x, SMALLEST_SUBGROUP)
 
 
 def index(ndim: int = 1) -> Any:
