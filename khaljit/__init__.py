@@ -15,6 +15,9 @@ from khaljit.backends.cuda.streams import (
 from khaljit.cache.errors import (
     CacheWarning,
 )
+from khaljit.compiler import (
+    cache_info,
+)
 from khaljit.devices import (
     current_device,
     device,
@@ -65,6 +68,7 @@ from khaljit.tracer.errors import (
     InternalError,
     KernelError,
     KhaljitError,
+    PerformanceWarning,
     TraceError,
 )
 from khaljit.tracer.intrinsics.bits import (
@@ -271,6 +275,7 @@ __all__ = [
     "InternalError",
     "KernelError",
     "KhaljitError",
+    "PerformanceWarning",
     "Readback",
     "TraceError",
     "Workgroups",
@@ -302,6 +307,7 @@ __all__ = [
     "bvec2",
     "bvec3",
     "bvec4",
+    "cache_info",
     "cbrt",
     "ceil",
     "clamp",

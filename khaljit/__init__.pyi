@@ -27,6 +27,7 @@ from khaljit.arrays import Array as Array
 from khaljit.backends.base import Device as Device
 from khaljit.backends.cuda.streams import stream as stream
 from khaljit.cache.errors import CacheWarning as CacheWarning
+from khaljit.compiler import cache_info as cache_info
 from khaljit.grids import Indirect as Indirect
 from khaljit.grids import Workgroups as Workgroups
 from khaljit.grids import over as over
@@ -65,6 +66,9 @@ from khaljit.tracer.errors import (
 )
 from khaljit.tracer.errors import (
     KhaljitError as KhaljitError,
+)
+from khaljit.tracer.errors import (
+    PerformanceWarning as PerformanceWarning,
 )
 from khaljit.tracer.errors import (
     TraceError as TraceError,

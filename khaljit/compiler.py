@@ -1,34 +1,41 @@
-"""From a recording to something a device can launch, through the cache.
+"""From a recording to its code, through the cache.
 
-record -> contract -> key -> cached? load : compile and store -> load
+record -> contract -> key -> cached? read : compile and store; `loading` makes it ready to launch
 """
 
 from __future__ import annotations
 
+import copy
 import threading
+import time
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, final
 
-from khaljit.backends.base import Device, Loaded, Target
-from khaljit.backends.reporting import Reporting
+from khaljit.backends.base import Target
 from khaljit.cache.artifact import Artifact
 from khaljit.cache.errors import CacheStoreError
 from khaljit.cache.keys import Key
-from khaljit.cache.store import Store
-from khaljit.codegen.reports import has_report, with_reports
-from khaljit.graphs.capture import apart
+from khaljit.cache.store import Found, Info, Store
+from khaljit.codegen.reports import with_reports
 from khaljit.keying import key_of
+from khaljit.logs import log, wants
 from khaljit.origin import Origin
 from khaljit.tracer.convergence import check
-from khaljit.tracer.errors import CacheError
+from khaljit.tracer.errors import (
+    CacheError,
+    CapabilityError,
+    InternalError,
+    KhaljitError,
+    TraceError,
+)
 from khaljit.tracer.ir import Trace
 from khaljit.tracer.passes.contract import contract
 
-__all__ = ["COUNTS", "Compiled", "compile_trace", "find", "load", "store"]
+__all__ = ["COUNTS", "Compiled", "again", "cache_info", "compile_trace", "find", "store"]
 
-MAX_LOADED: Final = 1024  # kernels kept loaded per process
+MAX_FAILED: Final = 256  # errors of compilations that are remembered
 
 # How often this process did what; `kernel.cache_info()` shows a kernel's own.
 COUNTS: Final[Counter[str]] = Counter()
@@ -60,6 +67,17 @@ def store() -> Store:
         raise CacheError(error.message, mend=error.mend) from None
 
 
+def cache_info() -> Info:
+    """What the cache holds, and how it did in this process: see `khaljit.cache.store.Info`.
+
+    >>> import khaljit as kj
+    >>> info = kj.cache_info()
+    >>> info.hits == sum(info.sources.values()) and info.misses == sum(info.reasons.values())
+    True
+    """
+    return store().info()
+
+
 def compile_trace(trace: Trace, target: Target, origin: Origin | None = None) -> Compiled:
     """The artifact of a recorded trace: from the cache, or compiled now and stored.
 
@@ -70,22 +88,15 @@ def compile_trace(trace: Trace, target: Target, origin: Origin | None = None) ->
     if origin is not None:
         origin.record(target.text)
     try:
-        found = _look_up(trace, name, target, origin)
-        if found is not None:
-            COUNTS["cached"] += 1
-            return found
-        with store().building(name, target.tool_version) as building:
-            if building.artifact is not None:  # another process built it meanwhile
-                COUNTS["cached"] += 1
-                return Compiled(trace, name, building.artifact, True, origin)
-            COUNTS["compiled"] += 1
-            artifact = target.compile(trace)
-            if origin is not None:
-                artifact = artifact.told(origin.about(target.text))
-            store().put(name, artifact)
+        return _look_up(trace, name, target, origin) or _build(trace, name, target, origin)
     except CacheStoreError as error:
         raise CacheError(error.message, mend=error.mend) from None
-    return Compiled(trace, name, artifact, False, origin)
+
+
+def again(compiled: Compiled, target: Target) -> Compiled:
+    """Compile what the cache had and could not be loaded."""
+    store().discard(compiled.key)
+    return compile_trace(compiled.trace, target, compiled.origin)
 
 
 def find(trace: Trace, target: Target, origin: Origin | None = None) -> Compiled | None:
@@ -103,36 +114,59 @@ def _canonical(trace: Trace, target: Target, origin: Origin | None) -> tuple[Tra
 
 def _look_up(trace: Trace, name: Key, target: Target, origin: Origin | None) -> Compiled | None:
     """What the cache has of a canonical trace for a target, else for one of its substitutes."""
-    artifact = store().get(name, target.tool_version)
-    if artifact is not None:
-        return Compiled(trace, name, artifact, True, origin)
-    for other in target.substitutes():
-        name = key_of(trace, other, origin.salt if origin else None)
-        artifact = store().get(name, other.tool_version)
-        if artifact is not None:
-            return Compiled(trace, name, artifact, True, origin)
+    for other in (target, *target.substitutes()):
+        if other is not target:
+            name = key_of(trace, other, origin.salt if origin else None)
+        found = store().look(name, other.tool_version)
+        if wants("cache"):
+            _log(found, trace, other, name)
+        if found.artifact is not None:
+            COUNTS["cached"] += 1
+            return Compiled(trace, name, found.artifact, True, origin)
     return None
 
 
-_LOADED: Final[OrderedDict[tuple[Device, Key], Loaded]] = OrderedDict()
+def _build(trace: Trace, name: Key, target: Target, origin: Origin | None) -> Compiled:
+    """Compile a canonical trace, or take what another thread or process compiled meanwhile."""
+    with store().building(name, target.tool_version) as building:
+        if building.artifact is not None:
+            COUNTS["cached"] += 1
+            if wants("cache"):
+                _log(building.found, trace, target, name)
+            return Compiled(trace, name, building.artifact, True, origin)
+        COUNTS["compiled"] += 1
+        began = time.perf_counter()
+        artifact = _compiled(trace, name, target, origin)
+        milliseconds = 1e3 * (time.perf_counter() - began)
+        log("compile", f"{trace.name} for {target.text} in {milliseconds:.1f} ms")
+        if origin is not None:
+            artifact = artifact.told(origin.about(target.text))
+        store().put(name, artifact)
+        return Compiled(trace, name, artifact, False, origin)
+
+
+def _compiled(trace: Trace, name: Key, target: Target, origin: Origin | None) -> Artifact:
+    """What a target makes of a trace; what failed once fails at once, with the same error."""
+    place = (name, trace.name, trace.sites, origin and origin.kernel.__wrapped__.__code__)
+    with _LOCK:
+        failed = _FAILED.get(place)
+    if failed is not None:
+        raise copy.copy(failed)
+    try:
+        return target.compile(trace)
+    except (CapabilityError, InternalError, TraceError) as error:  # others may pass
+        with _LOCK:
+            _FAILED[place] = copy.copy(error)
+            while len(_FAILED) > MAX_FAILED:
+                _FAILED.popitem(last=False)
+        raise
+
+
+def _log(found: Found, trace: Trace, target: Target, name: Key) -> None:
+    result = f"hit, from {found.outcome}" if found.artifact else f"miss, {found.outcome}"
+    detail = f" ({found.detail})" if found.detail else ""
+    log("cache", f"{result}{detail}: {trace.name} for {target.text}, {name}")
+
+
+_FAILED: Final[OrderedDict[object, KhaljitError]] = OrderedDict()
 _LOCK: Final = threading.Lock()
-
-
-def load(device: Device, compiled: Compiled) -> Loaded:
-    """The artifact on a device; loaded once while it is in use."""
-    place = (device, compiled.key)
-    with _LOCK:
-        found = _LOADED.get(place)
-        if found is not None:
-            _LOADED.move_to_end(place)
-            return found
-    with apart(device):
-        found = device.load_artifact(compiled.artifact, compiled.trace)
-        found.origin = compiled.origin
-        if has_report(compiled.trace):
-            found = Reporting(device, found, compiled.trace)
-    with _LOCK:
-        _LOADED[place] = found
-        while len(_LOADED) > MAX_LOADED:
-            _LOADED.popitem(last=False)
-    return found

@@ -23,13 +23,15 @@ import numpy as np
 from khaljit.arguments import NUMBERS, Call, Operand, Parameters, Pattern, Signature
 from khaljit.arrays import Array
 from khaljit.backends.base import Device, Loaded, Target
-from khaljit.compiler import Compiled, compile_trace, load
+from khaljit.compiler import Compiled, compile_trace
 from khaljit.devices import current_device
 from khaljit.devices import target as target_of
 from khaljit.dispatch import Dispatch, Launch, is_watched
 from khaljit.grids import Grid, Indirect, groups_of, parse_grid
+from khaljit.loading import load
 from khaljit.origin import Origin
 from khaljit.signatures import parse_signature
+from khaljit.specialising import keep_within_bounds
 from khaljit.tracer.errors import ArgumentError, ArgumentTypeError, ArgumentValueError, TraceError
 from khaljit.tracer.ir import Options, Space, Trace, effects, values
 from khaljit.tracer.ops import Op
@@ -332,6 +334,7 @@ class Kernel:
         plan = Plan(compiled, loaded, recording.guards, _written(trace), _looked_at(trace))
         with self._lock:
             self._plans[device, signature] = plan
+            keep_within_bounds(self.name, self._known().names, self._plans)
         return plan
 
     def _record(self, signature: Signature) -> Recording:

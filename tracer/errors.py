@@ -13,6 +13,9 @@
     ├── CacheError            the cache failed and KHALJIT_CACHE_STRICT=1 asked for an error
     └── InternalError         a defect of khaljit itself
 
+    UserWarning
+    └── PerformanceWarning    something is right, and slower than it needs to be
+
 Every message says what is wrong, where in the user's kernel, and how to mend it. Catch by class,
 never by text.
 """
@@ -36,6 +39,7 @@ __all__ = [
     "InternalError",
     "KernelError",
     "KhaljitError",
+    "PerformanceWarning",
     "Site",
     "TraceError",
 ]
@@ -192,3 +196,8 @@ class CacheError(KhaljitError):
 
 class InternalError(KhaljitError):
     """A defect of khaljit itself; please report it with the message."""
+
+
+@final
+class PerformanceWarning(UserWarning):
+    """Something is right, and slower than it needs to be."""

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from khaljit.foreign import CodeInterface, ForeignKernel
     from khaljit.graphs.graph import Graph
     from khaljit.graphs.nodes import Node
+    from khaljit.loading import Modules
     from khaljit.origin import Origin
 
 __all__ = [
@@ -157,6 +158,7 @@ class Device(ABC):
     target: Target
     lost: bool = False  # it failed for good; `kj.device` opens it anew
     reason: str = ""  # why `auto` took it
+    modules: Modules | None = None  # what is loaded; see `loading`
     reports: Reports | None = None  # of its kernels, once one is loaded that prints or asserts
 
     def __repr__(self) -> str:
