@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 from khaljit.codegen import fused, integers, remainder, rounding, widen
 from khaljit.codegen.atomics import atomics_on_bits
 from khaljit.codegen.caps import ROWS, Caps
-from khaljit.codegen.math.expand import BRANCHING, expand
+from khaljit.codegen.math.expand import BRANCHING, Reduced, expand
 from khaljit.codegen.narrow import carry_narrow
 from khaljit.codegen.writing import Writer
 from khaljit.tracer.dtypes import DType, bf16, f16, f32, f64
@@ -127,6 +127,18 @@ class _Expanding(Rewriter):
 class _Elementary(_Expanding):
     """Expands the elementary functions."""
 
+    def __init__(self, trace: Trace, caps: Caps) -> None:
+        super().__init__(trace, caps)
+        self.reduced: Final[Reduced] = {}
+
+    def region(self, region: Region) -> Walk[Region]:
+        known = len(self.reduced)
+        closed = yield super().region(region)
+        while len(self.reduced) > known:
+            self.reduced.popitem()
+        result: Region = closed
+        return result
+
     def pure(self, value: Value, args: tuple[Value, ...]) -> Value:
         fastmath = self.trace.options.fastmath
         if value.op not in MATH or self.caps.takes(value.op, value.type, fastmath):
@@ -138,7 +150,8 @@ class _Elementary(_Expanding):
 
     def _expanded(self, op: Op, args: tuple[Value, ...]) -> Value:
         self.branches += op in BRANCHING
-        return expand(self.builder, op, args, self.trace.options.fastmath, branch=True)
+        fastmath = self.trace.options.fastmath
+        return expand(self.builder, op, args, fastmath, branch=True, reduced=self.reduced)
 
 
 class _Operations(_Expanding):

@@ -246,6 +246,36 @@ def test_a_float_remainder_is_built_again_for_a_use_in_another_arm() -> None:
         assert bits_equal(f32, expected, got).all()
 
 
+def test_sine_and_cosine_share_the_reduction_of_their_angle() -> None:
+    """Where one stands in an arm of a branch, what it reduced is not used outside."""
+    params = [array_param(k, f32, 1, 0) for k in range(3)]
+
+    def build(b: Builder) -> None:
+        i = b.id("global")
+        memory, first, second = (b.memory(p.memory) for p in params)
+        x = b.load(memory, (i,), f32, Access())
+        b.open()
+        b.store(first, (i,), b.pure(Op.SIN, (x,)), Access())
+        b.end(Op.YIELD)
+        arm = b.close()
+        b.open()
+        b.end(Op.YIELD)
+        b.if_(b.pure(Op.LT, (x, b.const(f32, 0))), arm, b.close())
+        waves = b.pure(Op.ADD, (b.pure(Op.COS, (x,)), b.pure(Op.SIN, (x,))))
+        b.store(second, (i,), waves, Access())
+
+    trace = kernel(build, params)
+    legal = _legal(trace, row("llvm:x86-64-v3"))
+    branches = [value for value in values(legal.body) if value.op is Op.IF]
+    assert len(branches) == 3  # the kernel's own, and one reduction inside and one outside
+    x = np.random.default_rng().uniform(-1e9, 1e9, 500).astype(np.float32)
+    arrays = [x, np.zeros_like(x), np.zeros_like(x)]
+    interpret(legal, arrays, [], (500, 1, 1))
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(arrays[1], np.where(x < 0, np.sin(wide), 0), atol=1e-6)
+    np.testing.assert_allclose(arrays[2], np.sin(wide) + np.cos(wide), atol=1e-6)
+
+
 # Atomics.
 
 

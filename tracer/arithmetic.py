@@ -5,7 +5,7 @@ Python's operators are attached to the proxies by the table at the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final
 
@@ -23,6 +23,7 @@ __all__ = [
     "binary",
     "compare",
     "float_function",
+    "float_operands",
     "number_function",
     "power",
     "select",
@@ -155,6 +156,13 @@ def float_function(op: Op, *args: Any) -> Any:
             return arg.mapped(lambda item: float_function(op, item))
     recorder = live(*args)
     recorder.mark()
+    _, values = float_operands(recorder, args)
+    assert op in MATH or op in (Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND, Op.SQRT, Op.FMA)
+    return Scalar(recorder, recorder.builder.pure(op, values))
+
+
+def float_operands(recorder: Recorder, args: Sequence[Any]) -> tuple[DType, tuple[Value, ...]]:
+    """Scalars as values of one float type, and the type; literals alone are f32."""
     scalars = [to_scalar(recorder, arg, f32 if is_literal(arg) else None) for arg in args]
     dtype: DType | None = None
     for arg, scalar in zip(args, scalars, strict=True):
@@ -165,14 +173,12 @@ def float_function(op: Op, *args: Any) -> Any:
             own = f64 if own.bits == 64 else f32
         dtype = own if dtype is None else dtypes.promote(dtype, own)
     dtype = dtype or f32
-    values = tuple(
+    return dtype, tuple(
         recorder.builder.const(dtype, arg)
         if is_literal(arg)
         else recorder.builder.cast(scalar.value, dtype)
         for arg, scalar in zip(args, scalars, strict=True)
     )
-    assert op in MATH or op in (Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND, Op.SQRT, Op.FMA)
-    return Scalar(recorder, recorder.builder.pure(op, values))
 
 
 def power(base: Any, exponent: Any) -> Any:

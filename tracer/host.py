@@ -20,7 +20,7 @@ from khaljit.tracer.arithmetic import binary, power, select
 from khaljit.tracer.coerce import cast
 from khaljit.tracer.dtypes import bool_, f32, i32
 from khaljit.tracer.flow import Range
-from khaljit.tracer.intrinsics import bits, numbers, printing, vectors
+from khaljit.tracer.intrinsics import bits, numbers, parts, printing, vectors
 from khaljit.tracer.memory import Array
 from khaljit.tracer.messages import has_values
 from khaljit.tracer.ops import Op
@@ -117,7 +117,7 @@ def _log(x: Any, base: Any = None) -> Any:
 
 
 def _unary(name: str) -> Callable[..., Any]:
-    for module in (numbers, vectors, bits):
+    for module in (numbers, parts, vectors, bits):
         if hasattr(module, name):
             function: Callable[..., Any] = getattr(module, name)
             return function
@@ -136,10 +136,9 @@ def _to_bool(x: Any = False) -> Any:
     return cast(x, bool_)
 
 
-def _fmod(x: Any, y: Any) -> Any:
-    """The remainder with the sign of x; exact, as that of ``%`` is."""
-    x, y = x * 1.0, y * 1.0  # integers become floats
-    return numbers.copysign(numbers.abs(x) % numbers.abs(y), x)
+def _hypot(*sides: Any) -> Any:
+    """math.hypot takes any number of coordinates."""
+    return reduce(numbers.hypot, sides) if len(sides) > 1 else numbers.abs(*sides)
 
 
 def _radians(x: Any) -> Any:
@@ -163,14 +162,23 @@ _ANGLES: Final = ("sin", "cos", "tan", "sinh", "cosh", "tanh")
 _SAME_NAME: Final = (
     *(*_ROOTS, *_ANGLES),
     *(f"a{name}" for name in _ANGLES),
-    *("erf", "erfc", "gamma", "lgamma"),
+    *("erf", "erfc", "gamma", "lgamma", "fma"),
+    *("copysign", "fmod", "remainder", "modf", "frexp", "ldexp", "nextafter"),
 )
 _NUMPY_NAMES: Final = {
     **{name: name for name in (*_ROOTS, *_ANGLES, "log", "floor", "ceil", "trunc")},
     **{f"arc{name}": f"a{name}" for name in _ANGLES},
-    **{name: name for name in ("isnan", "isinf", "isfinite", "hypot", "copysign", "sign")},
+    **{name: name for name in ("isnan", "isinf", "isfinite", "hypot", "sign", "signbit")},
+    **{name: name for name in ("copysign", "fmod", "modf", "frexp", "ldexp", "nextafter")},
     **{name: name for name in ("minimum", "maximum")},
-    **{"rint": "round", "abs": "abs", "absolute": "abs", "fabs": "abs", "arctan2": "atan2"},
+    **{
+        "rint": "round",
+        "fix": "trunc",
+        "abs": "abs",
+        "absolute": "abs",
+        "fabs": "abs",
+        "arctan2": "atan2",
+    },
     **{"fmin": "min", "fmax": "max", "clip": "clamp", "bitwise_count": "popcount"},
 }
 
@@ -188,19 +196,17 @@ TABLE: Final[dict[object, Callable[..., Any]]] = {
     **{getattr(math, name): _unary(name) for name in _SAME_NAME if hasattr(math, name)},
     math.log: _log,
     math.pow: power,
-    math.hypot: numbers.hypot,
+    math.hypot: _hypot,
     math.atan2: numbers.atan2,
     math.floor: _floor,
     math.ceil: _ceil,
     math.trunc: _trunc,
     math.fabs: numbers.abs,
-    math.copysign: numbers.copysign,
     math.isnan: numbers.isnan,
     math.isinf: numbers.isinf,
     math.isfinite: numbers.isfinite,
     math.radians: _radians,
     math.degrees: _degrees,
-    math.fmod: _fmod,
     **{getattr(np, n): _unary(t) for n, t in _NUMPY_NAMES.items() if hasattr(np, n)},
     np.where: select,
     np.power: power,
@@ -211,7 +217,26 @@ TABLE: Final[dict[object, Callable[..., Any]]] = {
     np.floor_divide: operator.floordiv,
     np.remainder: operator.mod,
     np.negative: operator.neg,
+    np.positive: operator.pos,
     np.square: lambda x: x * x,
+    np.reciprocal: lambda x: 1 / x,
+    np.divmod: divmod,
+    np.bitwise_and: operator.and_,
+    np.bitwise_or: operator.or_,
+    np.bitwise_xor: operator.xor,
+    np.invert: operator.invert,
+    np.left_shift: operator.lshift,
+    np.right_shift: operator.rshift,
+    np.equal: operator.eq,
+    np.not_equal: operator.ne,
+    np.less: operator.lt,
+    np.less_equal: operator.le,
+    np.greater: operator.gt,
+    np.greater_equal: operator.ge,
+    np.radians: _radians,
+    np.deg2rad: _radians,
+    np.degrees: _degrees,
+    np.rad2deg: _degrees,
     np.bool_: _to_bool,
     **{
         dtype.numpy.type: (lambda x, dtype=dtype: cast(x, dtype))

@@ -19,11 +19,12 @@ from khaljit.codegen.math import (
     trigonometric,
 )
 from khaljit.codegen.math.kit import Num, Rare
+from khaljit.codegen.math.reduction import reduce
 from khaljit.tracer.build import Builder
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
 
-__all__ = ["BRANCHING", "expand"]
+__all__ = ["BRANCHING", "Reduced", "expand"]
 
 _PLAIN: Final[dict[Op, Callable[..., Num]]] = {
     Op.EXP: exponential.exp,
@@ -49,13 +50,8 @@ _PLAIN: Final[dict[Op, Callable[..., Num]]] = {
     Op.TGAMMA: gamma.tgamma,
     Op.LGAMMA: gamma.lgamma,
 }
-_PERIODIC: Final[dict[Op, Callable[..., Num]]] = {
-    Op.SIN: trigonometric.sin,
-    Op.COS: trigonometric.cos,
-    Op.TAN: trigonometric.tan,
-}
 _UNEVEN: Final[dict[Op, Callable[..., Num]]] = {
-    **_PERIODIC,
+    Op.TAN: trigonometric.tan,
     Op.LOG: logarithm.log,
     Op.LOG2: logarithm.log2,
     Op.LOG10: logarithm.log10,
@@ -63,22 +59,37 @@ _UNEVEN: Final[dict[Op, Callable[..., Num]]] = {
 }
 
 # What `expand` can make cheaper by a branch.
-BRANCHING: Final = frozenset(_UNEVEN)
+BRANCHING: Final = frozenset({Op.SIN, Op.COS, *_UNEVEN})
+
+# Angles that are already reduced, for sine and cosine of the same angle.
+Reduced = dict[Value, tuple[Num, Num]]
 
 
 def expand(
-    builder: Builder, op: Op, args: tuple[Value, ...], fastmath: bool, branch: bool = False
+    builder: Builder,
+    op: Op,
+    args: tuple[Value, ...],
+    fastmath: bool,
+    branch: bool = False,
+    reduced: Reduced | None = None,
 ) -> Value:
     """The value of an elementary function (one of `MATH`) of f32 or f64 operands.
 
     Pure values only; but with ``branch`` the functions in `BRANCHING` append an ``if`` to the
-    open region of the builder, so their results belong to that region. With ``fastmath`` sin, cos
-    and tan are meaningful up to arguments of 2**17 in f32 and 2**32 in f64 only.
+    open region of the builder, so their results belong to that region, and what they add to
+    ``reduced`` does. With ``fastmath`` sin, cos and tan are meaningful up to arguments of 2**17
+    in f32 and 2**32 in f64 only.
     """
     numbers = tuple(Num(builder, arg) for arg in args)
+    rare = Rare.BRANCHED if branch else Rare.SELECTED
+    angles = Rare.IGNORED if fastmath else rare
+    if op in (Op.SIN, Op.COS):
+        known = {} if reduced is None else reduced
+        if args[0] not in known:
+            known[args[0]] = reduce(abs(numbers[0]), angles)
+        parts = known[args[0]]
+        wave = trigonometric.sin(*numbers, parts) if op is Op.SIN else trigonometric.cos(parts)
+        return wave.value
     if op in _UNEVEN:
-        rare = Rare.BRANCHED if branch else Rare.SELECTED
-        if fastmath and op in _PERIODIC:
-            rare = Rare.IGNORED
-        return _UNEVEN[op](*numbers, rare).value
+        return _UNEVEN[op](*numbers, angles if op is Op.TAN else rare).value
     return _PLAIN[op](*numbers).value

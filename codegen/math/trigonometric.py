@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.math.kit import Num, Rare, add_ordered, fma, horner, select
-from khaljit.codegen.math.reduction import reduce, reduce_precisely
+from khaljit.codegen.math.reduction import reduce_precisely
 from khaljit.tracer.dtypes import DType, f32, f64
 
 __all__ = ["cos", "sin", "tan"]
@@ -95,14 +95,15 @@ def _wave(r: Num, n: Num, sign: Num) -> Num:
     return (y.bits() ^ flip).reinterpret(r.dtype)
 
 
-def sin(x: Num, huge: Rare) -> Num:
-    """Of |x|, then with the sign of x: so sin(-0.0) is -0.0."""
-    r, n = reduce(abs(x), huge)
+def sin(x: Num, reduced: tuple[Num, Num]) -> Num:
+    """From |x| reduced, with the sign of x: so sin(-0.0) is -0.0."""
+    r, n = reduced
     return _wave(r, n, x.bits())
 
 
-def cos(x: Num, huge: Rare) -> Num:
-    r, n = reduce(x, huge)
+def cos(reduced: tuple[Num, Num]) -> Num:
+    """From |x| reduced, as `sin`."""
+    r, n = reduced
     return _wave(r, n + 1, n.of(0))
 
 

@@ -6,11 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from khaljit.tracer import dtypes
 from khaljit.tracer.arithmetic import binary, compare, float_function, select
-from khaljit.tracer.coerce import cast, like, to_scalar
-from khaljit.tracer.dtypes import DType, f32, f64
-from khaljit.tracer.intrinsics.bits import bitcast
+from khaljit.tracer.coerce import like, to_scalar
 from khaljit.tracer.ops import Op
 from khaljit.tracer.proxy import Scalar, Vector, is_literal, live
 from khaljit.tracer.recorder import current
@@ -28,7 +25,6 @@ __all__ = [
     "atanh",
     "cbrt",
     "ceil",
-    "copysign",
     "cos",
     "cosh",
     "erf",
@@ -39,7 +35,6 @@ __all__ = [
     "expm1",
     "floor",
     "fma",
-    "fract",
     "gamma",
     "hypot",
     "isfinite",
@@ -59,6 +54,7 @@ __all__ = [
     "rsqrt",
     "sign",
     "sin",
+    "sincos",
     "sinh",
     "sqrt",
     "tan",
@@ -126,9 +122,9 @@ trunc = _rounding(Op.TRUNC, "x without its fraction; a float of x's type.")
 round = _rounding(Op.ROUND, "The nearest whole number, ties to even; a float of x's type.")
 
 
-def fract(x: Any) -> Any:
-    """x - floor(x)."""
-    return x - floor(x)
+def sincos(x: Any) -> Any:
+    """The sine and the cosine of an angle in radians: a tuple, cheaper than one after the other."""
+    return sin(x), cos(x)
 
 
 def pow(x: Any, y: Any) -> Any:
@@ -204,23 +200,6 @@ def sign(x: Any) -> Any:
     """-1, 0 or 1 by the sign; NaN for NaN."""
     one = select(compare(Op.GT, x, 0), like(x, 1), select(compare(Op.LT, x, 0), like(x, -1), x))
     return one
-
-
-def copysign(x: Any, y: Any) -> Any:
-    """The magnitude of x with the sign of y."""
-    recorder = current("kj.copysign")
-    a, b = to_scalar(recorder, x, f32), to_scalar(recorder, y, f32)
-    dtype = dtypes.promote(a.dtype, b.dtype)
-    if not dtype.is_float:
-        dtype = f64 if dtype.bits == 64 else f32
-    bits = _bits_type(dtype)
-    magnitude = bitcast(cast(a, dtype), bits) & ((1 << dtype.bits - 1) - 1)
-    negative = bitcast(cast(b, dtype), bits) & (1 << dtype.bits - 1)
-    return bitcast(magnitude | negative, dtype)
-
-
-def _bits_type(dtype: DType) -> DType:
-    return dtypes.by_name(f"u{dtype.bits}")
 
 
 def isnan(x: Any) -> Any:
