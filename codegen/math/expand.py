@@ -88,7 +88,7 @@ def expand(
         if args[0] not in known:
             known[args[0]] = reduce(abs(numbers[0]), angles)
         parts = known[args[0]]
-        wave = trigonometric.sin(*numbers, parts) if op is Op.SIN else trigonometric.cos(parts)
+        wave = trigonometric.sin(numbers[0], parts) if op is Op.SIN else trigonometric.cos(parts)
         return wave.value
     if op in _UNEVEN:
         return _UNEVEN[op](*numbers, angles if op is Op.TAN else rare).value
