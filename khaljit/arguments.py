@@ -43,8 +43,11 @@ from khaljit.tracer.record import (
 )
 
 __all__ = [
+    "INDEX_LIMIT",
     "NUMBERS",
+    "ArrayEntry",
     "Call",
+    "ConstEntry",
     "Group",
     "Operand",
     "Parameters",
@@ -52,6 +55,7 @@ __all__ = [
     "Signature",
     "array_entry",
     "const_entry",
+    "element_sizes",
     "fields_of",
     "scalar_entry",
     "views",
@@ -83,7 +87,7 @@ class Operand:
 
     def span(self) -> tuple[int, int]:
         """The addresses between which it lies."""
-        size, align = _sizes(self.dtype)
+        size, align = element_sizes(self.dtype)
         start, stop = self.address, self.address + size
         for extent, stride in zip(self.shape, self.strides, strict=True):
             if extent == 0:
@@ -168,6 +172,7 @@ class Parameters:
         self.annotations = tuple(annotations)
         self.signature = inspect.Signature(parameters)
         self._positional = sum(one.kind is not one.KEYWORD_ONLY for one in parameters)
+        self.are_plain = all(one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters)
 
     @classmethod
     def of(cls, function: FunctionType, name: str, skip: int = 0) -> Parameters:
@@ -228,14 +233,14 @@ class Parameters:
         places = iter(zip(signature.shapes, signature.views, strict=True))
 
         def complete(argument: Any) -> Any:
-            if isinstance(argument, _Array):
+            if isinstance(argument, ArrayEntry):
                 shape, view = next(places)
                 return dataclasses.replace(argument.argument, same_shape=shape, same_view=view)
             if isinstance(argument, Group):
                 return GroupArgument(
                     argument.make, argument.names, tuple(map(complete, argument.parts))
                 )
-            return argument.argument if isinstance(argument, _Const) else argument
+            return argument.argument if isinstance(argument, ConstEntry) else argument
 
         pairs = zip(self.names, signature.arguments, strict=True)
         return [(name, complete(argument)) for name, argument in pairs]
@@ -368,9 +373,9 @@ class Parameters:
         shape: tuple[int, ...],
         strides: tuple[int, ...],
         address: int,
-    ) -> _Array:
+    ) -> ArrayEntry:
         """Enter an array whose strides are in bytes."""
-        size, align = _sizes(kind)
+        size, align = element_sizes(kind)
         if align > 1:
             if address % align and 0 not in shape:
                 raise self._error(
@@ -486,7 +491,7 @@ class Parameters:
     def _const(self, name: str, annotation: ConstOf, value: Any) -> object:
         kind = annotation.kind
         if isinstance(kind, DType):
-            return _Const(kind(value))
+            return ConstEntry(kind(value))
         if isinstance(kind, type) and not isinstance(value, kind):
             raise self._error(
                 name, f"kj.Const[{kind.__name__}]", _describe(value), f"pass a {kind.__name__}"
@@ -500,7 +505,7 @@ class Parameters:
                 f"a {type(value).__name__} as a constant",
                 "constants are hashable: make it a tuple",
             ) from None
-        return _Const(value)
+        return ConstEntry(value)
 
     def _tuple(
         self, call: Call, name: str, annotation: Annotation | None, value: tuple[Any, ...]
@@ -565,7 +570,7 @@ def _describe(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def _sizes(kind: DType | VectorType) -> tuple[int, int]:
+def element_sizes(kind: DType | VectorType) -> tuple[int, int]:
     """Bytes and alignment of an element."""
     if isinstance(kind, VectorType):
         return kind.count * kind.dtype.size, kind.dtype.size
@@ -584,7 +589,7 @@ _LARGEST: Final = {
 
 
 @final
-class _Array:
+class ArrayEntry:
     __slots__ = ("argument",)
 
     def __init__(self, argument: ArrayArgument) -> None:
@@ -592,16 +597,16 @@ class _Array:
 
 
 @cache
-def array_entry(kind: DType | VectorType, ndim: int, contiguous: bool, aligned: bool) -> _Array:
+def array_entry(kind: DType | VectorType, ndim: int, contiguous: bool, aligned: bool) -> ArrayEntry:
     if isinstance(kind, VectorType):
         element, count = Element.vector(kind.dtype, kind.count), kind.count
     else:
         element, count = Element.scalar(kind), 1
-    return _Array(ArrayArgument(element, count, ndim, contiguous, aligned))
+    return ArrayEntry(ArrayArgument(element, count, ndim, contiguous, aligned))
 
 
 @final
-class _Const:
+class ConstEntry:
     """A constant, told apart by its exact type and value: 1, True and 1.0 are three."""
 
     __slots__ = ("_key", "argument")
@@ -611,7 +616,7 @@ class _Const:
         self._key: Final = (type(value), repr(value) if isinstance(value, float) else value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Const) and self._key == other._key
+        return isinstance(other, ConstEntry) and self._key == other._key
 
     def __hash__(self) -> int:
         return hash(self._key)
@@ -627,12 +632,12 @@ class Group:
     parts: tuple[object, ...]
 
 
-_NONE: Final = _Const(None)
+_NONE: Final = ConstEntry(None)
 
 
 def const_entry(value: Any) -> object:
     """The description of a constant."""
-    return _NONE if value is None else _Const(value)
+    return _NONE if value is None else ConstEntry(value)
 
 
 def scalar_entry(kind: DType | VectorType) -> object:

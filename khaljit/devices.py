@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from contextvars import ContextVar
 from functools import lru_cache
 from typing import Any, Final
 
 from khaljit.backends.base import Device, Target
+from khaljit.extension import Watched
 from khaljit.tracer.errors import ArgumentValueError, DeviceError, KhaljitError
 
-__all__ = ["current_device", "device", "devices", "from_wgpu", "target", "use"]
+__all__ = ["CURRENT", "current_device", "device", "devices", "from_wgpu", "target", "use"]
 
 
 def _cpu(number: int | None, **options: Any) -> Device:
@@ -174,7 +174,7 @@ def devices() -> dict[str, Device | KhaljitError]:
     return found
 
 
-_CURRENT: Final[ContextVar[Device | None]] = ContextVar("khaljit_device", default=None)
+CURRENT: Final[Watched[Device | None]] = Watched("khaljit_device", None, is_device=True)
 
 
 def current_device() -> Device:
@@ -182,7 +182,7 @@ def current_device() -> Device:
 
     What `use` set; else ``KHALJIT_DEVICE``; else the CPU.
     """
-    return _CURRENT.get() or _default(os.environ.get("KHALJIT_DEVICE") or "cpu")
+    return CURRENT.get() or _default(os.environ.get("KHALJIT_DEVICE") or "cpu")
 
 
 @lru_cache(maxsize=8)
@@ -194,10 +194,10 @@ class use:  # noqa: N801  # called like a function
     """Make a device current: ``kj.use(dev)``, or for a block ``with kj.use(dev): ...``."""
 
     def __init__(self, chosen: Device | str) -> None:
-        self._token = _CURRENT.set(device(chosen) if isinstance(chosen, str) else chosen)
+        self._token = CURRENT.set(device(chosen) if isinstance(chosen, str) else chosen)
 
     def __enter__(self) -> Device:
         return current_device()
 
     def __exit__(self, *exception: object) -> None:
-        _CURRENT.reset(self._token)
+        CURRENT.reset(self._token)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from khaljit.grids import Grid, Indirect
 from khaljit.profiling import profile_of
 from khaljit.tracer.recorder import Guard
 
-__all__ = ["Dispatch", "Launch", "Launchable", "is_watched"]
+__all__ = ["Dispatch", "is_watched"]
 
 
 def is_watched(device: Device) -> bool:
@@ -126,37 +126,3 @@ class Dispatch:
                 found = self.device.read(there.owner)
                 operand.owner[...] = found.view(operand.owner.dtype)
         self.device.synchronize()
-
-
-class Launchable(Protocol):
-    """What can be launched on a grid: a kernel, recorded or hand-written."""
-
-    def launch(
-        self, groups: Grid | Indirect, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> None:
-        """Run on the device where the arrays live."""
-
-    def prepare(
-        self, groups: Grid | Indirect, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-    ) -> Dispatch:
-        """Everything about a launch but running it."""
-
-
-class Launch:
-    """A kernel with its grid; call it with the kernel's arguments."""
-
-    __slots__ = ("_groups", "_kernel")
-
-    def __init__(self, kernel: Launchable, groups: Grid | Indirect) -> None:
-        self._kernel = kernel
-        self._groups = groups
-
-    def __call__(self, *args: Any, **kwargs: Any) -> None:
-        self._kernel.launch(self._groups, args, kwargs)
-
-    def prepare(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Dispatch:
-        """The launch with its arguments, checked and compiled, to be run later."""
-        return self._kernel.prepare(self._groups, args, kwargs)
-
-    def __repr__(self) -> str:
-        return f"<{self._kernel!r} with {self._groups} workgroups>"

@@ -22,7 +22,7 @@ from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError, DeviceE
 
 if TYPE_CHECKING:
     from khaljit.backends.base import Device
-    from khaljit.dispatch import Launch
+    from khaljit.launching import Launch
 
 __all__ = ["ComputePass", "Encoder"]
 

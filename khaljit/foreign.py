@@ -31,9 +31,10 @@ from typing import TYPE_CHECKING, Any, Final, final
 from khaljit.annotations import ArrayOf
 from khaljit.arguments import Operand, Parameters
 from khaljit.arrays import Array
-from khaljit.dispatch import Dispatch, Launch
+from khaljit.dispatch import Dispatch
 from khaljit.grids import Grid, Indirect, groups_of, parse_grid
 from khaljit.jit import Workgroup, check_operands, parse_workgroup
+from khaljit.launching import Bound, Launch, bind
 from khaljit.signatures import parse_annotation, split_signature
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import ArgumentValueError
@@ -157,6 +158,12 @@ class ForeignKernel:
             interface.written,
             (False,) * len(call.operands),
         )
+
+    def bind_launch(
+        self, launch: Launch, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Bound:
+        """A launch of this kernel with arguments that stay."""
+        return bind(launch, self._interface.parameters, args, kwargs)
 
     def _check(self, operands: Sequence[Operand]) -> None:
         """Arrays live on the kernel's device, and their elements lie side by side."""

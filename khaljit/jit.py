@@ -22,14 +22,17 @@ import numpy as np
 
 from khaljit.arguments import NUMBERS, Call, Operand, Parameters, Pattern, Signature
 from khaljit.arrays import Array
-from khaljit.backends.base import Device, Loaded, Target
+from khaljit.backends.base import Device, Target
 from khaljit.compiler import Compiled, compile_trace
 from khaljit.devices import current_device
 from khaljit.devices import target as target_of
-from khaljit.dispatch import Dispatch, Launch, is_watched
+from khaljit.dispatch import Dispatch, is_watched
+from khaljit.extension import NATIVE
 from khaljit.grids import Grid, Indirect, groups_of, parse_grid
+from khaljit.launching import Bound, KernelBase, Launch, bind
 from khaljit.loading import load
 from khaljit.origin import Origin
+from khaljit.plans import NativePlans, Plan, Sample
 from khaljit.signatures import parse_signature
 from khaljit.specialising import keep_within_bounds
 from khaljit.tracer.errors import ArgumentError, ArgumentTypeError, ArgumentValueError, TraceError
@@ -37,7 +40,7 @@ from khaljit.tracer.ir import Options, Space, Trace, effects, values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.passes.contract import contract
 from khaljit.tracer.record import Recording, record
-from khaljit.tracer.recorder import Guard, recording, user_site
+from khaljit.tracer.recorder import recording, user_site
 
 __all__ = ["Kernel", "Launch", "Workgroup", "check_operands", "jit", "parse_workgroup"]
 
@@ -46,27 +49,6 @@ Workgroup = tuple[int, int, int]
 # only its two special values.
 OVERLAP_WORK: Final = 100_000
 RECENT: Final = 256  # launches of a kernel that are remembered
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a launch of one signature needs; made once.
-
-    Attributes:
-        guards: what was read while recording; the plan holds while it is the same.
-        written: per array parameter, whether the kernel writes it.
-        strides: per array parameter, whether the kernel looks at its strides.
-    """
-
-    compiled: Compiled
-    loaded: Loaded
-    guards: tuple[Guard, ...]
-    written: tuple[bool, ...]
-    strides: tuple[bool, ...]
-
-    def holds(self) -> bool:
-        return all(guard.holds() for guard in self.guards)
 
 
 @final
@@ -165,7 +147,7 @@ def _make(function: Any, settings: _Settings) -> Any:
     return Kernel(function, settings, {})
 
 
-class Kernel:
+class Kernel(KernelBase):
     """A kernel. Launch it with ``kernel[grid](*args)``."""
 
     def __init__(
@@ -175,6 +157,7 @@ class Kernel:
         constants: Mapping[str, Any],
         owner: Any = None,
     ) -> None:
+        super().__init__(settings.workgroup or (1, 1, 1))
         functools.update_wrapper(self, function)
         self.name: Final = settings.name or function.__name__
         self._function: Final = function
@@ -183,6 +166,7 @@ class Kernel:
         self._owner: Final = owner  # the instance of a method
         self._plans: dict[tuple[Device, Signature], Plan] = {}
         self._recent: dict[object, _Recent | None] = {}  # None: seen once
+        self._native: Final = NativePlans(settings.workgroup or (1, 1, 1))
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._parameters: Parameters | None = None
@@ -218,8 +202,8 @@ class Kernel:
         """Pickled as a reference to the module's own kernel; handles and plans stay behind."""
         return _find, (self._function.__module__, self._function.__qualname__)
 
-    def __getitem__(self, grid: Any) -> Launch:
-        """The kernel with a grid: invocations per axis, x first."""
+    def on(self, grid: Any) -> Launch:
+        """The kernel with any grid; what the subscript is for."""
         if isinstance(grid, Indirect):
             return Launch(self, grid)
         extents, counts_groups = parse_grid(grid)
@@ -282,9 +266,19 @@ class Kernel:
             plan.strides,
             plan.guards,
         )
+        if NATIVE is not None:
+            values = self._known().bind(args, {**self._constants, **kwargs})
+            sample = Sample(self._known(), values, len(args), tuple(kwargs), call, signature)
+            self._native.learn(self, sample, plan, device)
         if plan.loaded.binds and not kwargs and not self._constants:
             self._remember(args, call, dispatch, plan)
         return dispatch
+
+    def bind_launch(
+        self, launch: Launch, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Bound:
+        """A launch of this kernel with arguments that stay."""
+        return bind(launch, self._known(), args, kwargs)
 
     # Launches like one before: the same arrays on the same grid, and other numbers of the same
     # types. What was checked of the arrays holds while they live.

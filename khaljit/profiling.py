@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import Token
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
+
+from khaljit.extension import Watched
 
 if TYPE_CHECKING:
     from khaljit.backends.base import Device, Timer
@@ -114,7 +116,7 @@ class Profile:
         Path(path).write_text(json.dumps({"traceEvents": events}))
 
 
-_ACTIVE: Final[ContextVar[dict[Device, Profile]]] = ContextVar("khaljit_profiles", default={})  # noqa: B039  # never changed in place
+_ACTIVE: Final[Watched[dict[Device, Profile]]] = Watched("khaljit_profiles", {})
 
 
 def profile_of(device: Device) -> Profile | None:

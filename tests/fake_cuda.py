@@ -38,6 +38,10 @@ ATTRIBUTES: Final = {
 }
 
 
+# What cuLaunchKernel takes behind the function: grid, block, shared memory, stream, parameters.
+LAUNCH: Final = (*[ctypes.c_uint] * 7, *[ctypes.c_void_p] * 3)
+
+
 class _Names:
     """An enumeration whose members are their names."""
 
@@ -58,14 +62,16 @@ class FakeDriver:
         calls: how often each was called.
         capacity: bytes that a GPU has.
         failing: statuses that the next calls of a function give, by its name.
+        is_called_natively: whether it gives addresses of its functions.
     """
 
     CUstream_flags = CUmemPool_attribute = CUfunction_attribute = CUdevice_attribute = _Names()
     CUjit_option = CUpointer_attribute = _Names()
-    cuuint64_t = int
+    cuuint64_t = CUresult = int
 
     def __init__(self, gpus: int = 1) -> None:
         self.calls: Counter[str] = Counter()
+        self.is_called_natively = True
         self.capacity = 1 << 30
         self.failing: dict[str, list[int]] = {}
         self.executed: list[str] = []
@@ -76,6 +82,8 @@ class FakeDriver:
         self._streams: dict[int, _Stream] = {0: _Stream()}
         self._events: dict[int, tuple[_Stream, int]] = {}
         self._modules: dict[int, str] = {}
+        self._functions: list[str] = []  # their text, by handle
+        self._made: list[object] = []
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("cu") and name[2].isupper():
@@ -135,9 +143,9 @@ class FakeDriver:
         return 0, self.capacity
 
     def cuDevicePrimaryCtxRetain(self, number: int) -> Any:
-        return 0, f"context {number}"
+        return 0, 1 + number
 
-    def cuCtxSetCurrent(self, _context: str) -> Any:
+    def cuCtxSetCurrent(self, _context: int) -> Any:
         return (0,)
 
     cuCtxPushCurrent = cuCtxSetCurrent
@@ -295,18 +303,30 @@ class FakeDriver:
         text = self._modules[module]
         if f".entry {entry.decode()}(" not in text:
             return 500, None
-        return 0, text
+        self._functions.append(text)
+        return 0, len(self._functions) - 1
+
+    def cuGetProcAddress(self, name: bytes, _version: int, _flags: int) -> Any:
+        """A function of C for those that native code calls."""
+        if not self.is_called_natively:
+            return 801, 0, 0
+        arguments = {"cuCtxSetCurrent": (), "cuLaunchKernel": LAUNCH}[name.decode()]
+        kind = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, *arguments)
+        made = kind(lambda *args: getattr(self, name.decode())(*args)[0])
+        self._made.append(made)
+        return 0, ctypes.cast(made, ctypes.c_void_p).value, 0
 
     def cuFuncSetAttribute(self, *_: Any) -> Any:
         return (0,)
 
-    def cuFuncGetAttribute(self, kind: str, _function: str) -> Any:
+    def cuFuncGetAttribute(self, kind: str, _function: int) -> Any:
         return 0, {"NUM_REGS": 96, "SHARED_SIZE_BYTES": 1024}.get(
             kind.removeprefix("CU_FUNC_ATTRIBUTE_"), 512
         )
 
-    def cuLaunchKernel(self, text: str, *rest: Any) -> Any:
+    def cuLaunchKernel(self, function: int | None, *rest: Any) -> Any:
         x, y, z, *block, shared, handle, parameters, _ = rest
+        text, handle = self._functions[function or 0], handle or 0
         found = re.search(r"\.b8 params\[(\d+)\]", text)
         assert found is not None
         where = ctypes.c_void_p.from_address(parameters).value

@@ -18,9 +18,10 @@ from khaljit.backends.cuda.memory import MOST_KEPT, size_class
 from tests.fake_cuda import FakeDriver
 
 
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+@pytest.fixture(params=["native", "python"])
+def fake(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     found = FakeDriver(gpus=2)
+    found.is_called_natively = request.param == "native"
     monkeypatch.setattr(driver, "library", lambda: found)
     monkeypatch.setenv("KHALJIT_CUDA_KEEP_PTX", "1")
     monkeypatch.setenv("KHALJIT_CACHE_DIR", "")

@@ -142,6 +142,49 @@ def test_mutual_recursion_shows_the_chain() -> None:
         kernel[1](np.zeros(1, np.float32))
 
 
+def test_a_function_that_makes_itself_anew_nests_too_deeply() -> None:
+    def again(x: Any) -> Any:
+        def step(x: Any) -> Any:
+            return again(x)
+
+        return step(x)
+
+    def fresh(depth: int) -> Any:
+        return lambda x: fresh(depth + 1)(x)
+
+    @kj.jit
+    def kernel(a: Any) -> None:
+        a[0] = again(a[0])
+
+    @kj.jit
+    def endless(a: Any) -> None:
+        a[0] = fresh(0)(a[0])
+
+    with pytest.raises(kj.TraceError, match="again -> step -> again"):
+        kernel[1](np.zeros(1, np.float32))
+    with pytest.raises(kj.TraceError):
+        endless[1](np.zeros(1, np.float32))
+
+
+def test_closures_of_one_code_may_call_each_other() -> None:
+    def compose(first: Any, second: Any) -> Any:
+        return lambda x: second(first(x))
+
+    def increment(x: Any) -> Any:
+        return x + 1.0
+
+    twice = compose(increment, increment)
+    four_times = compose(twice, twice)
+
+    @kj.jit
+    def kernel(a: Any) -> None:
+        a[0] = four_times(a[0])
+
+    a = np.zeros(1, np.float32)
+    kernel[1](a)
+    assert a[0] == 4
+
+
 @kj.jit
 def saxpy(x: kj.Array1[kj.f32], y: kj.Array1[kj.f32], a: kj.f32) -> None:
     i = kj.global_id(0)

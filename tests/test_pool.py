@@ -65,9 +65,9 @@ def test_a_launch_of_one_chunk_starts_no_thread(counting: Image) -> None:
     pool = Pool(8)
     made = Counts(64)
     pool.run(counting.address("entry"), made.params, 64, 64, 64)
-    assert pool._started == 0
+    assert pool.started == 0
     pool.run(counting.address("entry"), made.params, 64, 32, 64)
-    assert pool._started == 1
+    assert pool.started == 1
 
 
 WAITS_FOR_COMPANY = """
@@ -234,7 +234,7 @@ busy.start()
 for _ in range(20):
     child = os.fork()
     if child == 0:
-        good = pool._started == 0 and launch() and launch() and pool._started == 3
+        good = pool.started == 0 and launch() and launch() and pool.started == 3
         os._exit(0 if good else 1)
     _, status = os.waitpid(child, 0)
     assert status == 0, status

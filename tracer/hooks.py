@@ -36,7 +36,7 @@ from khaljit.tracer.proxy import (
     is_proxy,
     live,
 )
-from khaljit.tracer.recorder import Recorder, current, user_site
+from khaljit.tracer.recorder import Attribute, Cell, Item, Recorder, current, user_site
 from khaljit.tracer.rewrite import is_rewritten, rewrite
 from khaljit.tracer.state import UNSET as UNSET
 
@@ -257,7 +257,7 @@ def attribute(owner: Any, name: str) -> Any:
         guard_contents(recorder, owner)
     elif not isinstance(value, MethodType | BuiltinMethodType):
         key = ("attribute", id(owner), name)
-        recorder.guard(key, f"attribute {name!r}", functools.partial(getattr, owner, name, None))
+        recorder.guard(key, f"attribute {name!r}", Attribute(owner, name))
     return value
 
 
@@ -474,16 +474,15 @@ def _call_function(function: FunctionType, args: tuple[Any, ...], kwargs: Mappin
         _refuse_foreign(function, args)
         return function(*args, **kwargs)
     recorder = _recorder()
-    code = function.__code__
-    if code in recorder.calls:
-        names = [one.co_name for one in recorder.calls[recorder.calls.index(code) :]]
+    if function in recorder.calls:  # not its code, which closures that call each other share
+        chain = [*recorder.calls[recorder.calls.index(function) :], function]
         fail(
             f"{function.__qualname__} calls itself while it is recorded: "
-            + " -> ".join([*names, code.co_name]),
+            + " -> ".join(one.__code__.co_name for one in chain),
             "recursion cannot be recorded; write a loop",
         )
-    bound = function if is_rewritten(code) else prepare(recorder, function)
-    recorder.calls.append(code)
+    bound = function if is_rewritten(function.__code__) else prepare(recorder, function)
+    recorder.calls.append(function)
     try:
         return bound(*args, **kwargs)
     finally:
@@ -498,11 +497,11 @@ def prepare(recorder: Recorder, function: FunctionType) -> FunctionType:
     for name in names:
         if name in scope:
             key = ("global", id(scope), name)
-            recorder.guard(key, f"global {name!r}", functools.partial(scope.get, name))
+            recorder.guard(key, f"global {name!r}", Item(scope, name))
     cells = function.__closure__ or ()
     for name, cell in zip(function.__code__.co_freevars, cells, strict=True):
         try:
-            recorder.guard(("cell", id(cell)), f"captured {name!r}", functools.partial(_cell, cell))
+            recorder.guard(("cell", id(cell)), f"captured {name!r}", Cell(cell))
         except ValueError:
             raise TraceError(
                 f"the captured variable {name!r} of {function.__qualname__} has no value yet",
@@ -517,10 +516,6 @@ def prepare(recorder: Recorder, function: FunctionType) -> FunctionType:
             functools.partial(_default, function, place),
         )
     return function if rewritten is None else rewritten.bind(function, sys.modules[__name__])
-
-
-def _cell(cell: Any) -> object:
-    return cell.cell_contents
 
 
 def _default(function: FunctionType, place: int | str) -> object:

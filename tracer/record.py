@@ -143,7 +143,7 @@ def record(
             recorder.reach(value)
         proxies = [params.make(label, argument) for label, argument in arguments]
         runnable = hooks.prepare(recorder, function)
-        recorder.calls.append(function.__code__)
+        recorder.calls.append(function)
         positional = len(proxies) - function.__code__.co_kwonlyargcount
         names = (label for label, _ in arguments[positional:])
         keywords = dict(zip(names, proxies[positional:], strict=True))

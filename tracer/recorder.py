@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import CodeType, FrameType, FunctionType
+from types import CellType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
@@ -27,7 +27,16 @@ if TYPE_CHECKING:
     from khaljit.tracer.flow import Construct
     from khaljit.tracer.frames import Frame
 
-__all__ = ["Guard", "Recorder", "current", "recording", "user_site"]
+__all__ = [
+    "Attribute",
+    "Cell",
+    "Guard",
+    "Item",
+    "Recorder",
+    "current",
+    "recording",
+    "user_site",
+]
 
 MAX_OPERATIONS: Final = 500_000
 
@@ -52,6 +61,44 @@ def user_site() -> Site | None:
     """The place in the user's source that is being executed."""
     frame = user_frame()
     return None if frame is None else Site.of_instruction(frame.f_code, frame.f_lasti)
+
+
+# Where something is read from outside, for those who read it without calling.
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Item:
+    """An item of a dict; None where it is missing."""
+
+    owner: dict[Any, Any]
+    name: object
+
+    def __call__(self) -> object:
+        return self.owner.get(self.name)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """What a closure's cell holds; ValueError where it is empty."""
+
+    owner: CellType
+
+    def __call__(self) -> object:
+        return self.owner.cell_contents
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Attribute:
+    """An attribute of an object; None where it is missing."""
+
+    owner: object
+    name: str
+
+    def __call__(self) -> object:
+        return getattr(self.owner, self.name, None)
 
 
 @final
@@ -127,7 +174,7 @@ class Recorder:
 
     Attributes:
         builder: makes the trace's values and regions.
-        calls: code of the functions being traced, outermost first.
+        calls: the functions being traced, outermost first.
         guards: what was read from outside, by what it is.
         constructs: open control-flow constructs of the rewritten source, innermost last.
         frames: open recorded loops, innermost last.
@@ -142,7 +189,7 @@ class Recorder:
     """
 
     builder: Builder = field(default_factory=Builder)
-    calls: list[CodeType] = field(default_factory=list)
+    calls: list[FunctionType] = field(default_factory=list)
     guards: dict[tuple[object, ...], Guard] = field(default_factory=dict)
     constructs: list[Construct] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)

@@ -11,7 +11,8 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, final
 
 import numpy as np
 
@@ -32,6 +33,7 @@ from khaljit.tracer.errors import (
 )
 from khaljit.tracer.intrinsics.vectors import VectorType
 from khaljit.tracer.ir import Trace
+from khaljit.tracer.recorder import Guard
 
 if TYPE_CHECKING:
     from khaljit.backends.replay import Recorder, Replay
@@ -48,6 +50,7 @@ __all__ = [
     "WRITING",
     "Device",
     "Loaded",
+    "NativeTarget",
     "Pending",
     "Target",
     "Timer",
@@ -95,6 +98,22 @@ class Target(ABC):
         return None
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class NativeTarget:
+    """How native code calls a loaded kernel.
+
+    Attributes:
+        kind: ``"cpu"`` or ``"cuda"``.
+        values: what `khaljit/native/plan.c` takes of that kind.
+        guards: what has to be as it is.
+    """
+
+    kind: str
+    values: tuple[object, ...]
+    guards: tuple[Guard, ...] = ()
+
+
 class Loaded(ABC):
     """An artifact that a device has loaded."""
 
@@ -117,6 +136,10 @@ class Loaded(ABC):
         """A launch with these arrays on this grid that takes only numbers, where `binds` says that
         this is quicker than `launch`. Nobody calls it when one of the arrays is gone."""
         return lambda numbers: self.launch(operands, numbers, groups)
+
+    def native(self) -> NativeTarget | None:
+        """How native code calls the kernel; None where only `launch` does."""
+        return None
 
 
 class Timer(ABC):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from khaljit.extension import Watched
 
 if TYPE_CHECKING:
     from khaljit.arrays import Array
@@ -35,10 +36,7 @@ class Capture(Protocol):
 
 EVERYWHERE: Final = None  # in place of a device: a capture of what goes to any
 
-_ACTIVE: Final[ContextVar[Mapping[Device | None, Capture]]] = ContextVar(
-    "khaljit_captures",
-    default={},  # noqa: B039  # never changed in place
-)
+_ACTIVE: Final[Watched[Mapping[Device | None, Capture]]] = Watched("khaljit_captures", {})
 
 
 def capture_of(device: Device) -> Capture | None:

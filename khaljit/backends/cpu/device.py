@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 from khaljit.arguments import Operand
-from khaljit.backends.base import Loaded
+from khaljit.backends.base import Loaded, NativeTarget
 from khaljit.backends.cpu.features import probe
 from khaljit.backends.cpu.loader import Image, load
-from khaljit.backends.cpu.pool import Pool, available_threads
+from khaljit.backends.cpu.pool import Pool, available_threads, make_pool
 from khaljit.backends.cpu.target import Cpu
 from khaljit.backends.host import HostDevice
 from khaljit.cache.artifact import Artifact
@@ -20,7 +20,8 @@ from khaljit.codegen.llvm.target import CpuTarget
 from khaljit.grids import Grid, Indirect
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.errors import ArgumentValueError
-from khaljit.tracer.ir import Trace
+from khaljit.tracer.ir import Trace, effects
+from khaljit.tracer.ops import Op
 
 if TYPE_CHECKING:
     from khaljit.backends.replay import Replay
@@ -54,7 +55,7 @@ class CpuDevice(HostDevice):
         self.threads: Final = threads or available_threads()
         self.host: Final = probe()
         self.target = Cpu(CpuTarget(self.host.level))
-        self.pool: Final = Pool(self.threads)
+        self.pool: Final = make_pool(self.threads)
 
     def load_artifact(self, artifact: Artifact, trace: Trace) -> Loaded:
         """Map an object file into executable memory."""
@@ -103,6 +104,25 @@ class CpuKernel(Loaded):
         self.first_number: Final = sum(1 + 2 * array.memory.ndim for array in trace.arrays)
         self._pack: Final = struct.Struct(f"<{self.block_bytes // SLOT}Q").pack
         self._types: Final = tuple(scalar.dtype for scalar in trace.scalars)
+        self._is_brief: Final = all(one.op is not Op.LOOP for one in effects(trace.body))
+
+    def native(self) -> NativeTarget | None:
+        """The entry point, and when to share the work out."""
+        pool = self._pool
+        if isinstance(pool, Pool):
+            return None
+        values = (
+            self.address,
+            pool,
+            self,
+            self.arena_bytes,
+            self._item,
+            float(self._cost),
+            float(WORTH_THREADS),
+            CHUNKS_PER_THREAD,
+            self._is_brief,
+        )
+        return NativeTarget("cpu", values)
 
     def launch(
         self,

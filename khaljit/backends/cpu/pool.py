@@ -25,11 +25,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import Final, final
+from typing import Any, Final, final
 
+from khaljit.extension import NATIVE
 from khaljit.tracer.errors import ArgumentValueError
 
-__all__ = ["Pool", "available_threads"]
+__all__ = ["Pool", "available_threads", "make_pool"]
 
 CACHE_LINE: Final = 64
 
@@ -145,14 +146,14 @@ class Pool:
         self.threads: Final = threads
         self._scratch: Final = Scratch()
         self._jobs: Final[deque[Job]] = deque()  # launches that are over, for reuse
-        self._reset()
+        self.reset()
         _POOLS.add(self)
 
-    def _reset(self) -> None:
+    def reset(self) -> None:
         """Forget all workers: at the start, and in a child process, which has none of them."""
         self._lock = threading.Lock()
         self._idle: list[Worker] = []
-        self._started = 0
+        self.started = 0
 
     def run(self, address: int, params: int, total: int, chunk: int, arena_bytes: int) -> None:
         """Run a kernel's items and return when all are done.
@@ -209,7 +210,7 @@ class Pool:
 
     def _call(self, job: Job, helpers: int, called: list[Worker]) -> None:
         """Give the job to sleeping workers and wake them."""
-        while len(self._idle) < helpers and self._started < self.threads - 1:
+        while len(self._idle) < helpers and self.started < self.threads - 1:
             if not self._start():
                 break
         while len(called) < helpers and self._idle:
@@ -232,9 +233,9 @@ class Pool:
             # not `threading.Thread`, which can be interrupted between starting and being started
             _thread.start_new_thread(self._serve, (worker,))
         except RuntimeError:  # a limit on threads, or the interpreter is ending
-            self._started = self.threads
+            self.started = self.threads
             return False
-        self._started += 1
+        self.started += 1
         self._idle.append(worker)
         return True
 
@@ -256,12 +257,21 @@ class Pool:
                     job.done.release()
 
 
-_POOLS: Final[weakref.WeakSet[Pool]] = weakref.WeakSet()
+def make_pool(threads: int) -> Any:
+    """A pool: the native one (``khaljit/native/pool.c``) if there is one, with the same `run`."""
+    if NATIVE is None:
+        return Pool(threads)
+    pool = NATIVE.Pool(threads)
+    _POOLS.add(pool)
+    return pool
+
+
+_POOLS: Final[weakref.WeakSet[Any]] = weakref.WeakSet()
 
 
 def _after_fork() -> None:
     for pool in list(_POOLS):
-        pool._reset()
+        pool.reset()
 
 
 if hasattr(os, "register_at_fork"):  # systems with fork

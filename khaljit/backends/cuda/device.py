@@ -66,7 +66,7 @@ class CudaDevice(MemoryDevice):
         self.number: Final = number
         self.name = f"cuda:{number}"
         self._process: Final = os.getpid()
-        self._dead: DeviceError | None = None
+        self.dead: DeviceError | None = None
         self._library: Final = driver.library()  # at hand for what is freed last of all
         self.context: Final = Context(number)
         self.context.enter()
@@ -102,9 +102,9 @@ class CudaDevice(MemoryDevice):
 
     def enter(self) -> None:
         """Ready this thread for calls; a device that failed for good says so again."""
-        if self._dead is not None:
+        if self.dead is not None:
             raise DeviceError(
-                f"{self} failed earlier and cannot be used: {self._dead.message}",
+                f"{self} failed earlier and cannot be used: {self.dead.message}",
                 mend="restart the process",
             )
         if os.getpid() != self._process:
@@ -125,16 +125,16 @@ class CudaDevice(MemoryDevice):
         """The error to raise; where the context is lost, it names the kernels that may be why."""
         if not error.sticky:
             return error
-        if self._dead is None:
+        if self.dead is None:
             names = list(dict.fromkeys(self.recent))
             blame = f"kernel {names[0]}" if len(names) == 1 else f"one of {', '.join(names)}"
-            self._dead = DeviceError(
+            self.dead = DeviceError(
                 f"{blame if names else 'a kernel of another library'} failed on {self}: "
                 f"{error.message}",
                 mend="find the access with @kj.jit(debug=True) or compute-sanitizer, and restart "
                 "the process",
             )
-        return self._dead
+        return self.dead
 
     def current(self) -> Stream:
         """The stream that work goes to: the one of `kj.stream`, or the device's own."""
@@ -211,7 +211,7 @@ class CudaDevice(MemoryDevice):
 
         It runs wherever the last reference goes, so the thread's own context is put back.
         """
-        if self._dead is None and os.getpid() == self._process:
+        if self.dead is None and os.getpid() == self._process:
             library = self._library
             library.cuCtxPushCurrent(self.context.handle)
             library.cuMemFreeAsync(memory.address, memory.stream.handle)
@@ -366,7 +366,7 @@ class CudaDevice(MemoryDevice):
 
     def unload(self, module: Any) -> None:
         """Unload a module that nobody uses any more, unless all is lost anyhow."""
-        if self._dead is None and os.getpid() == self._process:
+        if self.dead is None and os.getpid() == self._process:
             library = self._library
             library.cuCtxPushCurrent(self.context.handle)
             library.cuModuleUnload(module)
@@ -374,7 +374,7 @@ class CudaDevice(MemoryDevice):
 
     def drop_event(self, event: Any) -> None:
         """Destroy an event that was made for a timer, unless all is lost anyhow."""
-        if self._dead is None and os.getpid() == self._process and not sys.is_finalizing():
+        if self.dead is None and os.getpid() == self._process and not sys.is_finalizing():
             self._library.cuEventDestroy(event)
 
     # Kernels.

@@ -11,7 +11,9 @@ from typing import Any, Final
 
 from khaljit.tracer.errors import DeviceError
 
-__all__ = ["Context", "DriverError", "call", "count", "fail", "library"]
+__all__ = ["Context", "DriverError", "address", "call", "count", "fail", "library", "status"]
+
+ABI: Final = 12000  # the version of CUDA whose functions native code calls
 
 _MENDS: Final = {
     "CUDA_ERROR_OUT_OF_MEMORY": "free arrays, or use smaller ones",
@@ -85,6 +87,11 @@ def fail(status: Any, what: str) -> DriverError:
     return _error(library(), status, what)
 
 
+def status(number: int) -> Any:
+    """The binding's name for a status that native code got."""
+    return library().CUresult(number)
+
+
 def call(name: str, *args: Any, what: str | None = None) -> Any:
     """Call a function of the driver by name; gives its results without the status.
 
@@ -97,6 +104,12 @@ def call(name: str, *args: Any, what: str | None = None) -> Any:
     if not results:
         return None
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def address(name: str) -> int | None:
+    """Where a function is, for native code; None where the driver does not say."""
+    status, found, *_ = library().cuGetProcAddress(name.encode(), ABI, 0)
+    return None if status or not found else int(found)
 
 
 def count() -> int:

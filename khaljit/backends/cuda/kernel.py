@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 from khaljit import compiler
 from khaljit.arguments import Operand
 from khaljit.arrays import Array
-from khaljit.backends.base import Loaded
+from khaljit.backends.base import Loaded, NativeTarget
 from khaljit.backends.cuda import driver
 from khaljit.backends.cuda.driver import DriverError
 from khaljit.backends.cuda.memory import Memory
@@ -25,11 +25,13 @@ from khaljit.backends.cuda.streams import CHOSEN, Stream
 from khaljit.backends.cuda.target import Cuda
 from khaljit.cache.artifact import Artifact
 from khaljit.codegen.layout import ParameterBlock
+from khaljit.extension import NATIVE
 from khaljit.grids import Grid, Indirect
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import DType, f32, f64, u32
 from khaljit.tracer.errors import ArgumentValueError, DeviceError
 from khaljit.tracer.ir import Trace
+from khaljit.tracer.recorder import Attribute, Guard
 
 if TYPE_CHECKING:
     from khaljit.backends.cuda.device import CudaDevice
@@ -42,6 +44,9 @@ LOG_BYTES: Final = 8192
 MASK: Final = (1 << 64) - 1
 
 Numbers = Sequence[int | float | bool]
+
+if NATIVE is not None:
+    NATIVE.know_memory(Memory)
 
 
 @final
@@ -98,8 +103,12 @@ class Module:
             self.function, *blocks, *block, shared, stream.handle, parameters, 0
         )
         if status:
-            raise device.explained(self._failure(driver.fail(status, self.what), block, shared))
+            self.fail(status, block, shared)
         device.recent.append(self.name)
+
+    def fail(self, status: Any, block: tuple[int, int, int], shared: int) -> None:
+        """Raise the error for what the driver said of a launch."""
+        raise self._device.explained(self._failure(driver.fail(status, self.what), block, shared))
 
     def _failure(self, error: DriverError, block: tuple[int, int, int], shared: int) -> DriverError:
         """An error of a launch, with what it asked for and what there is."""
@@ -217,6 +226,31 @@ class CudaKernel(Loaded):
             return
         kernel, blocks = self._fitting(groups)
         kernel._enqueue(*_read(operands), numbers, groups, blocks)
+
+    def native(self) -> NativeTarget | None:
+        """The driver's own functions, for launches on the device's stream; what is timed
+        or on another stream goes by Python."""
+        enter, launch = driver.address("cuCtxSetCurrent"), driver.address("cuLaunchKernel")
+        if enter is None or launch is None:
+            return None
+        device, module = self._device, self._module
+        values = (
+            enter,
+            launch,
+            int(device.context.handle),
+            int(module.function),
+            device.own.handle,
+            device.own,
+            self._block,
+            self._item,
+            self._shared,
+            device.recent.append,
+            module.name,
+            lambda status: module.fail(driver.status(status), self._block, self._shared),
+            self,
+        )
+        reads = (Attribute(device, "timing"), Attribute(device, "dead"))
+        return NativeTarget("cuda", values, tuple(Guard(str(one), one, one()) for one in reads))
 
     def bind(self, operands: Sequence[Operand], groups: Grid) -> Callable[[Numbers], None]:
         """A launch with all read but the numbers; it keeps the arrays' memory."""

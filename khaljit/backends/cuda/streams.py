@@ -7,9 +7,10 @@ it keeps the other library's object alive, so that no handle dies under work tha
 from __future__ import annotations
 
 import weakref
-from contextvars import ContextVar, Token
+from contextvars import Token
 from typing import Any, Final, final
 
+from khaljit.extension import Watched
 from khaljit.tracer.errors import ArgumentValueError
 
 __all__ = ["CHOSEN", "Stream", "stream", "stream_of"]
@@ -38,7 +39,7 @@ def stream_of(handle: int, owner: object = None) -> Stream:
 
 
 # What `kj.stream` set: work of this context goes there.
-CHOSEN: Final[ContextVar[Stream | None]] = ContextVar("khaljit_stream", default=None)
+CHOSEN: Final[Watched[Stream | None]] = Watched("khaljit_stream", None)
 
 
 class stream:  # noqa: N801  # called like a function

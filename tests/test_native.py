@@ -1,0 +1,654 @@
+"""Native launches mean what Python's mean: the same results, and the same errors.
+
+Each kernel is launched once, so that it has a plan, and then again. `by_python` goes the Python
+way whatever there is natively.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import khaljit as kj
+from khaljit import extension
+from khaljit.extension import NATIVE, NUMBER_TYPES
+from khaljit.jit import Kernel
+from tests.conftest import REQUIRED
+
+if NATIVE is None and "native" not in REQUIRED:
+    pytest.skip("the native extension is not built", allow_module_level=True)
+
+
+@pytest.fixture(autouse=True)
+def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("KHALJIT_DEVICE", raising=False)
+
+
+@pytest.fixture
+def by_way_of_python(monkeypatch: pytest.MonkeyPatch) -> list[Kernel]:
+    """The kernels that Python launches, one entry a launch."""
+    seen: list[Kernel] = []
+    launch = Kernel.launch
+
+    def noted(self: Kernel, *args: Any) -> None:
+        seen.append(self)
+        launch(self, *args)
+
+    monkeypatch.setattr(Kernel, "launch", noted)
+    return seen
+
+
+def by_python(kernel: Any, grid: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    kernel.launch(kernel.on(grid).groups, args, kwargs)
+
+
+def f32(*values: float) -> np.ndarray[Any, Any]:
+    return np.array(values, np.float32)
+
+
+def ramp(n: int = 16) -> np.ndarray[Any, Any]:
+    return np.arange(n, dtype=np.float32)
+
+
+def saxpy() -> Any:
+    """A kernel of its own for a test."""
+
+    @kj.jit
+    def kernel(x: kj.Array1[kj.f32], y: kj.Array1[kj.f32], a: kj.f32) -> None:
+        i = kj.global_id(0)
+        if i < y.size:
+            y[i] = a * x[i] + y[i]
+
+    return kernel
+
+
+def test_the_extension_is_there() -> None:
+    assert NATIVE is not None
+
+
+def test_the_second_launch_is_native(by_way_of_python: list[Kernel]) -> None:
+    kernel, x, y = saxpy(), ramp(), np.zeros(16, np.float32)
+    for _ in range(3):
+        kernel[16](x, y, 2.0)
+    launch = kernel[16]
+    launch(x, y, 2.0)
+    launch(x, a=2.0, y=y)
+    assert (y == 10 * x).all()
+    assert by_way_of_python == [kernel]
+
+
+def test_arrays_of_a_device_are_launched_natively(by_way_of_python: list[Kernel]) -> None:
+    kernel, cpu = saxpy(), kj.device("cpu")
+    x, y = cpu.array(ramp()), cpu.zeros(16)
+    for n in (16, 16, 16):
+        kernel[n](x, y, 1.0)
+    assert (y.numpy() == 3 * ramp()).all()
+    kernel[8](x[8:], y[8:], 1.0)  # another place in the same buffer
+    assert (y.numpy() == np.where(ramp() < 8, 3, 4) * ramp()).all()
+    assert by_way_of_python == [kernel]
+
+
+# Wrong calls.
+
+
+@kj.jit
+def annotated(
+    x: kj.Array1[kj.f32], y: kj.Array1[kj.f32], a: kj.f32, n: kj.i32, flag: kj.bool
+) -> None:
+    i = kj.global_id(0)
+    if i < y.size:
+        y[i] = a * x[i] + kj.f32(n) if flag else x[i]
+
+
+@kj.jit
+def free(x: Any, y: Any, a: Any) -> None:
+    i = kj.global_id(0)
+    if i < y.size:
+        y[i] = x[i] + kj.f32(a)
+
+
+@kj.jit
+def small(y: kj.Array1[kj.f32], a: kj.u8, b: kj.i64, c: kj.u64, h: kj.f16) -> None:
+    y[0] = kj.f32(a) + kj.f32(b) + kj.f32(c) + kj.f32(h)
+
+
+GOOD: dict[Any, Callable[[], tuple[Any, ...]]] = {
+    annotated: lambda: (ramp(), np.zeros(16, np.float32), 2.0, 3, True),
+    free: lambda: (ramp(), np.zeros(16, np.float32), 2.0),
+    small: lambda: (np.zeros(4, np.float32), 1, 2, 3, 4.0),
+}
+
+
+def replaced(kernel: Any, place: int, value: Any) -> tuple[Any, int, tuple[Any, ...], Any]:
+    args = list(GOOD[kernel]())
+    args[place] = value
+    return kernel, 16, tuple(args), {}
+
+
+def read_only() -> np.ndarray[Any, Any]:
+    array = np.zeros(16, np.float32)
+    array.flags.writeable = False
+    return array
+
+
+def unaligned() -> np.ndarray[Any, Any]:
+    return np.zeros(16 * 4 + 1, np.uint8)[1:].view(np.float32)
+
+
+def odd_strides() -> np.ndarray[Any, Any]:
+    return np.zeros(16, np.dtype([("a", np.float32), ("b", np.uint8)]))["a"]
+
+
+def overlapping(shift: int) -> tuple[Any, int, tuple[Any, ...], Any]:
+    whole = ramp(32)
+    return annotated, 16, (whole[:16], whole[shift : 16 + shift], 1.0, 1, True), {}
+
+
+class Sub(np.ndarray[Any, Any]):
+    pass
+
+
+def on_another_device() -> Any:
+    return kj.device("null").zeros(16)
+
+
+WRONG: dict[str, Callable[[], tuple[Any, Any, tuple[Any, ...], dict[str, Any]]]] = {
+    "no arguments": lambda: (annotated, 16, (), {}),
+    "too few": lambda: (annotated, 16, GOOD[annotated]()[:-1], {}),
+    "too many": lambda: (annotated, 16, (*GOOD[annotated](), 1), {}),
+    "an unknown keyword": lambda: (annotated, 16, GOOD[annotated](), {"z": 1}),
+    "given twice": lambda: (annotated, 16, GOOD[annotated](), {"x": ramp()}),
+    "a keyword in place of another": lambda: (annotated, 16, GOOD[annotated]()[:-1], {"b": True}),
+    "f64 for f32": lambda: replaced(annotated, 0, np.zeros(16)),
+    "i32 for f32": lambda: replaced(annotated, 0, np.zeros(16, np.int32)),
+    "f16 for f32": lambda: replaced(annotated, 1, np.zeros(16, np.float16)),
+    "bool for f32": lambda: replaced(annotated, 1, np.zeros(16, bool)),
+    "complex": lambda: replaced(annotated, 0, np.zeros(16, np.complex64)),
+    "object": lambda: replaced(annotated, 0, np.zeros(16, object)),
+    "text": lambda: replaced(annotated, 0, np.array(["a"] * 16)),
+    "dates": lambda: replaced(annotated, 0, np.zeros(16, "datetime64[s]")),
+    "records": lambda: replaced(annotated, 0, np.zeros(16, [("a", "f4")])),
+    "swapped bytes": lambda: replaced(annotated, 0, ramp().astype(">f4")),
+    "two axes": lambda: replaced(annotated, 0, np.zeros((4, 4), np.float32)),
+    "no axis": lambda: replaced(annotated, 0, np.zeros((), np.float32)),
+    "read-only output": lambda: replaced(annotated, 1, read_only()),
+    "broadcast output": lambda: replaced(annotated, 1, np.broadcast_to(f32(1), 16)),
+    "unaligned": lambda: replaced(annotated, 0, unaligned()),
+    "odd strides": lambda: replaced(annotated, 0, odd_strides()),
+    "overlapping by one": lambda: overlapping(1),
+    "overlapping by half": lambda: overlapping(8),
+    "a masked array": lambda: replaced(annotated, 0, np.ma.masked_array(ramp())),
+    "a subclass with two axes": lambda: replaced(annotated, 0, np.ones((4, 4), "f4").view(Sub)),
+    "a list": lambda: replaced(annotated, 0, [1.0] * 16),
+    "a tuple": lambda: replaced(annotated, 0, (1.0,) * 16),
+    "a number for an array": lambda: replaced(annotated, 0, 1.0),
+    "text for an array": lambda: replaced(annotated, 0, "x"),
+    "bytes for an array": lambda: replaced(annotated, 0, b"x" * 64),
+    "another device beside NumPy": lambda: replaced(annotated, 0, on_another_device()),
+    "an array for a number": lambda: replaced(annotated, 2, f32(1.0)),
+    "text for a number": lambda: replaced(annotated, 2, "1"),
+    "complex for a number": lambda: replaced(annotated, 2, 1j),
+    "a float beyond f32": lambda: replaced(annotated, 2, 1e39),
+    "an int beyond f32": lambda: replaced(annotated, 2, 10**39),
+    "NumPy's float beyond f32": lambda: replaced(annotated, 2, np.float64(-1e39)),
+    "a float for an int": lambda: replaced(annotated, 3, 1.0),
+    "NaN for an int": lambda: replaced(annotated, 3, math.nan),
+    "NumPy's float for an int": lambda: replaced(annotated, 3, np.float32(2)),
+    "2**31 for i32": lambda: replaced(annotated, 3, 1 << 31),
+    "-2**31 - 1 for i32": lambda: replaced(annotated, 3, -(1 << 31) - 1),
+    "2**100 for i32": lambda: replaced(annotated, 3, 1 << 100),
+    "an int for bool": lambda: replaced(annotated, 4, 1),
+    "a float for bool": lambda: replaced(annotated, 4, 1.0),
+    "256 for u8": lambda: replaced(small, 1, 256),
+    "-1 for u8": lambda: replaced(small, 1, -1),
+    "2**63 for i64": lambda: replaced(small, 2, 1 << 63),
+    "-1 for u64": lambda: replaced(small, 3, -1),
+    "2**64 for u64": lambda: replaced(small, 3, 1 << 64),
+    "65536 for f16": lambda: replaced(small, 4, 65536.0),
+    "2**31 without annotation": lambda: replaced(free, 2, 1 << 31),
+    "a decimal": lambda: replaced(free, 2, __import__("decimal").Decimal(1)),
+    "a set": lambda: replaced(free, 2, {1}),
+    "a negative grid": lambda: (annotated, -1, GOOD[annotated](), {}),
+    "a huge grid": lambda: (annotated, 1 << 64, GOOD[annotated](), {}),
+    "a grid of a float": lambda: (annotated, 16.0, GOOD[annotated](), {}),
+    "a grid of bool": lambda: (annotated, True, GOOD[annotated](), {}),
+    "a grid of text": lambda: (annotated, "16", GOOD[annotated](), {}),
+    "a grid of four": lambda: (annotated, (1, 1, 1, 1), GOOD[annotated](), {}),
+    "a grid of none": lambda: (annotated, (), GOOD[annotated](), {}),
+    "a grid with a negative part": lambda: (annotated, (4, -4), GOOD[annotated](), {}),
+    "too many workgroups": lambda: (annotated, (1 << 40, 1 << 40), GOOD[annotated](), {}),
+    "a grid of workgroups": lambda: (annotated, kj.Workgroups(1), GOOD[annotated](), {}),
+}
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_wrong_calls_give_the_same_error_by_both_ways(what: str) -> None:
+    kernel, grid, args, kwargs = WRONG[what]()
+    for _ in range(2):
+        kernel[16](*GOOD[kernel]())
+
+    def native() -> None:
+        kernel[grid](*args, **kwargs)
+
+    errors = []
+    for call in (native, functools.partial(by_python, kernel, grid, args, kwargs)):
+        with pytest.raises(kj.KhaljitError) as caught:
+            call()
+        errors.append(caught.value)
+    assert type(errors[0]) is type(errors[1])
+    assert str(errors[0]) == str(errors[1])
+    assert errors[0].mend, "it says how to mend it"
+
+
+# Right calls, of all forms.
+
+
+def forms(rng: np.random.Generator, n: int) -> list[np.ndarray[Any, Any]]:
+    """Arrays of n elements that lie in memory in different ways."""
+    whole = rng.random(4 * n + 8, np.float32)
+    return [
+        rng.random(n, np.float32),
+        whole[1 : n + 1],  # aligned to 4 bytes only
+        whole[: 2 * n : 2],
+        whole[::-1][:n],
+        whole[3 : 3 + 3 * n : 3][::-1],
+        rng.random((n, 3), np.float32)[:, 1],
+        rng.random(n, np.float32).view(Sub),
+    ]
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 15, 64, 1000])
+def test_arrays_of_every_form(n: int, rng: np.random.Generator) -> None:
+    kernel = saxpy()
+    for x, form in itertools.product(forms(rng, n), range(7)):
+        for _ in range(2):
+            y = forms(rng, n)[form]
+            expected = np.float32(0.5) * x + y
+            kernel[n](x, y, 0.5)
+            assert np.allclose(np.asarray(y), expected, rtol=1e-6)
+
+
+def test_arrays_of_different_lengths(rng: np.random.Generator) -> None:
+    kernel = saxpy()
+    for sizes in ((5, 5), (5, 7), (7, 5), (7, 7), (5, 7), (7, 5), (1, 1), (0, 3), (3, 0)):
+        x, y = (rng.random(size, np.float32) for size in sizes)
+        padded = np.zeros_like(y)
+        padded[: x.size] = x[: y.size]
+        expected = padded + y
+        kernel[y.size](x, y, 1.0)
+        assert np.allclose(y, expected, rtol=1e-6)
+
+
+def test_the_same_view_twice_and_views_without_a_common_element(rng: np.random.Generator) -> None:
+    kernel = saxpy()
+    for _ in range(3):
+        x, y = rng.random(9, np.float32), rng.random(9, np.float32)
+        expected = x + y
+        kernel[9](x, y, 1.0)
+        assert np.allclose(y, expected)
+        expected = 2 * x
+        kernel[9](x, x, 1.0)
+        assert np.allclose(x, expected)
+        whole = rng.random(20, np.float32)
+        expected = whole[::2] + whole[1::2]
+        kernel[10](whole[::2], whole[1::2], 1.0)
+        assert np.allclose(whole[1::2], expected)
+
+
+def test_many_axes(rng: np.random.Generator) -> None:
+    @kj.jit
+    def add(x: kj.Array3[kj.i64], y: kj.Array3[kj.i64]) -> None:
+        i, j, k = kj.index(3)
+        if i < y.shape[0] and j < y.shape[1] and k < y.shape[2]:
+            y[i, j, k] += x[i, j, k]
+
+    for _ in range(2):
+        x, y = (rng.integers(0, 1 << 40, (3, 4, 5)) for _ in range(2))
+        for form in (x, x[::-1], x.transpose(0, 2, 1).copy().transpose(0, 2, 1), x[:, :, ::-1]):
+            expected = y + form
+            add[kj.over(y)](form, y)
+            assert (y == expected).all()
+            add[5, 4, 3](form, y)
+            y -= form
+            assert (y == expected).all()
+
+
+def test_vectors_and_other_elements(by_way_of_python: list[Kernel]) -> None:
+    @kj.jit
+    def double(v: kj.Array1[kj.vec3], b: kj.Array1[kj.bf16], m: kj.Array1[kj.bool]) -> None:
+        i = kj.global_id(0)
+        if i < v.size and m[i]:
+            v[i] = v[i] * 2.0
+            b[i] = b[i] + kj.bf16(1.0)
+
+    v, b = np.ones((4, 3), np.float32), np.zeros(4, np.uint16)
+    mask = np.array([True, False, True, False])
+    for k in range(1, 4):
+        double[4](v, b, mask)
+        assert (v == np.where(mask, 2**k, 1)[:, None]).all()
+    assert by_way_of_python == [double]
+    with pytest.raises(kj.ArgumentTypeError, match="last axis"):
+        double[4](np.ones((4, 6), np.float32)[:, ::2], b, mask)
+
+
+# Numbers.
+
+NAMES = ("bool", "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "f32", "f64")
+VALUES: list[Any] = [
+    *(0, 1, -1, 127, 128, 255, 256, -128, 65535, 1 << 31, (1 << 31) - 1, -(1 << 31), 1 << 32),
+    *((1 << 53) + 1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1, True, False),
+    *(0.0, -0.0, 0.1, 1e-7, 1e-42, 65504.0, 65519.0, 65520.0, 3.5e38, 1e300, -1e300, math.inf),
+    *(kind(value) for kind in NUMBER_TYPES for value in (0, 1, 100)),
+    *(
+        np.float64(0.1),
+        np.float16(0.1),
+        np.uint64((1 << 64) - 1),
+        np.int8(-1),
+        np.float32(-math.inf),
+    ),
+]
+
+
+def outcome(launch: Callable[[], None], out: np.ndarray[Any, Any]) -> object:
+    out[...] = 0
+    try:
+        launch()
+    except kj.KhaljitError as error:
+        return type(error), str(error)
+    return out.tobytes()
+
+
+def compare_numbers(kernel: Any, out: np.ndarray[Any, Any]) -> None:
+    for value in VALUES:
+        by_native = outcome(lambda: kernel[1](out, value), out)  # noqa: B023
+        assert by_native == outcome(lambda: by_python(kernel, 1, (out, value), {}), out), value  # noqa: B023
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_numbers_of_every_type(name: str) -> None:
+    dtype = getattr(kj, name)
+
+    def put(out: Any, value: Any) -> None:
+        out[0] = value
+
+    put.__annotations__ = {"value": dtype}
+    kernel = kj.jit(put)
+    out = np.zeros(1, dtype.numpy)
+    kernel[1](out, dtype.numpy.type(1))
+    compare_numbers(kernel, out)
+
+
+def test_numbers_without_annotation() -> None:
+    @kj.jit
+    def put(out: Any, value: Any) -> None:
+        out[0] = kj.f64(value)
+
+    compare_numbers(put, np.zeros(1))
+    compare_numbers(put, np.zeros(1))
+
+
+# What was read while recording.
+
+SHARED = 2.0
+COUNTER = 0
+
+
+def test_a_changed_global_cell_attribute_or_default_is_noticed(
+    monkeypatch: pytest.MonkeyPatch, by_way_of_python: list[Kernel]
+) -> None:
+    class Settings:
+        gain = 3.0
+
+    settings = Settings()
+    offset = 4.0
+
+    @kj.jit
+    def kernel(y: kj.Array1[kj.f32]) -> None:
+        y[0] = SHARED + 10 * settings.gain + 100 * offset
+
+    y = np.zeros(1, np.float32)
+
+    def found() -> float:
+        kernel[1](y)
+        return float(y[0])
+
+    assert [found(), found()] == [432.0, 432.0]
+    monkeypatch.setitem(globals(), "SHARED", 1.0)
+    assert [found(), found()] == [431.0, 431.0]
+    settings.gain = 5.0
+    assert [found(), found()] == [451.0, 451.0]
+    offset = 1.0
+    assert [found(), found()] == [151.0, 151.0]
+    assert len(by_way_of_python) == 4
+
+
+def test_other_globals_may_change_at_will(
+    monkeypatch: pytest.MonkeyPatch, by_way_of_python: list[Kernel]
+) -> None:
+    @kj.jit
+    def kernel(y: kj.Array1[kj.f32]) -> None:
+        y[0] = SHARED
+
+    y = np.zeros(1, np.float32)
+    for k in range(5):
+        monkeypatch.setitem(globals(), "COUNTER", k)
+        monkeypatch.setitem(globals(), "SHARED", float(str(SHARED)))  # equal, and another object
+        kernel[1](y)
+    assert y[0] == 2.0
+    assert by_way_of_python == [kernel]
+
+
+def test_the_context_says_where_a_launch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, x, y = saxpy(), ramp(), np.zeros(16, np.float32)
+    kernel[16](x, y, 1.0)
+    kernel[16](x, y, 1.0)
+    with kj.use("null"):
+        kernel[16](x, y, 1.0)
+        with kj.use("cpu"):
+            kernel[16](x, y, 1.0)
+            kernel[16](x, y, 1.0)
+    assert (y == 4 * x).all()
+    monkeypatch.setenv("KHALJIT_DEVICE", "null")
+    kernel[16](x, y, 1.0)
+    assert (y == 4 * x).all()
+    monkeypatch.delenv("KHALJIT_DEVICE")
+    with kj.device("cpu").profile() as profile:
+        kernel[16](x, y, 1.0)
+    assert len(profile.entries()) == 1
+    assert (y == 5 * x).all()
+
+
+def test_a_capture_takes_launches_that_have_plans() -> None:
+    kernel, cpu = saxpy(), kj.device("cpu")
+    x, y = cpu.array(ramp()), cpu.zeros(16)
+    kernel[16](x, y, 1.0)
+    kernel[16](x, y, 1.0)
+    with cpu.capture() as graph:
+        kernel[16](x, y, 1.0)
+    assert (y.numpy() == 2 * ramp()).all()
+    graph.launch()
+    kernel[16](x, y, 1.0)
+    assert (y.numpy() == 4 * ramp()).all()
+
+
+def test_one_of_several_cpu_devices_runs_its_arrays() -> None:
+    kernel = saxpy()
+    first, second = kj.device("cpu"), kj.device("cpu", threads=1)
+    x, y = first.array(ramp()), second.zeros(16)
+    kernel[16](x, first.zeros(16), 1.0)
+    kernel[16](second.array(ramp()), y, 1.0)
+    kernel[16](second.array(ramp()), y, 1.0)
+    assert (y.numpy() == 2 * ramp()).all()
+    with pytest.raises(kj.ArgumentValueError, match="live on"):
+        kernel[16](x, y, 1.0)
+
+
+# Forms of calls.
+
+
+def test_defaults_keywords_and_constants(by_way_of_python: list[Kernel]) -> None:
+    @kj.jit
+    def kernel(y: Any, a: kj.f32 = 2.0, b: kj.Const[int] = 10, c: Any = None) -> None:
+        y[0] = a + b + (0.0 if c is None else c)
+
+    y = np.zeros(1, np.float32)
+    calls: dict[Callable[[], None], int] = {
+        lambda: kernel[1](y): 12,
+        lambda: kernel[1](y, 3.0): 13,
+        lambda: kernel[1](y, a=4.0): 14,
+        lambda: kernel[1](y, b=20, a=1.0): 21,
+        lambda: kernel[1](y, 1.0, 20): 21,
+        lambda: kernel[1](y, 1.0, 20, 5.0): 26,
+        lambda: kernel[1](y, 1.0, 20, None): 21,
+        lambda: kernel[1](y, b=30): 32,
+        lambda: kernel.with_options(b=40)[1](y, 0.0): 40,
+    }
+    for _ in range(2):
+        for call, expected in calls.items():
+            call()
+            assert y[0] == expected
+    assert sum(one is kernel for one in by_way_of_python) < 14
+
+
+def test_keyword_only_and_positional_only_parameters_stay_so() -> None:
+    @kj.jit
+    def kernel(y: Any, /, a: Any, *, b: Any) -> None:
+        y[0] = a + b
+
+    y = np.zeros(1, np.float32)
+    for _ in range(2):
+        kernel[1](y, 1.0, b=2.0)
+        assert y[0] == 3
+        launch: Any = kernel[1]
+        with pytest.raises(kj.ArgumentTypeError):
+            launch(y, 1.0, 2.0)
+        with pytest.raises(kj.ArgumentTypeError):
+            launch(y=y, a=1.0, b=2.0)
+
+
+def test_methods_have_plans_of_their_own() -> None:
+    class Model:
+        def __init__(self, gain: float) -> None:
+            self.gain = gain
+
+        @kj.jit
+        def apply(self, y: Any) -> None:
+            y[0] = self.gain
+
+    y = np.zeros(1, np.float32)
+    one, other = Model(1.0), Model(2.0)
+    for model in (one, other, one, other):
+        model.apply[1](y)
+        assert y[0] == model.gain
+    one.gain = 5.0
+    one.apply[1](y)
+    assert y[0] == 5
+
+
+def test_more_parameters_than_a_plan_has_room_for() -> None:
+    names = [f"p{k}" for k in range(80)]
+    scope: dict[str, Any] = {}
+    exec(f"def total(out, {', '.join(names)}):\n    out[0] = {' + '.join(names)}\n", scope)
+    kernel, out = kj.jit(scope["total"]), np.zeros(1, np.int32)
+    for _ in range(2):
+        kernel[1](out, *range(80))
+        assert out[0] == sum(range(80))
+
+
+def test_an_empty_grid_runs_nothing_and_checks_its_arguments() -> None:
+    kernel, x, y = saxpy(), ramp(), np.zeros(16, np.float32)
+    for _ in range(2):
+        kernel[0](x, y, 1.0)
+        kernel[0, 5](x, y, 1.0)
+    assert not y.any()
+    with pytest.raises(kj.ArgumentTypeError):
+        kernel[0](x, y, "1")
+
+
+def test_more_signatures_than_plans_are_kept() -> None:
+    @kj.jit
+    def kernel(y: Any, a: Any) -> None:
+        y[0] = a
+
+    for _ in range(2):
+        for name in NAMES[1:]:
+            y = np.zeros(1, getattr(kj, name).numpy)
+            kernel[1](y, y.dtype.type(7))
+            assert y[0] == 7
+
+
+# Bound launches.
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_a_bound_launch_keeps_its_arguments(native: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native:
+        monkeypatch.setattr("khaljit.launching.NATIVE", None)
+    kernel, x, y = saxpy(), ramp(), np.zeros(16, np.float32)
+    step = kernel[16].bind(x, y, 1.0)
+    assert not y.any(), "binding runs nothing"
+    step()
+    step(a=2.0)
+    step()
+    assert (y == 4 * x).all()
+    z = np.zeros(16, np.float32)
+    step(y=z)
+    assert (z == x).all()
+    with pytest.raises(kj.ArgumentTypeError, match="b"):
+        step(b=1.0)
+    with pytest.raises(kj.ArgumentTypeError, match="names"):
+        step(1.0)
+    with pytest.raises(kj.ArgumentTypeError, match="str"):
+        step(a="1")
+    with pytest.raises(kj.ArgumentTypeError):
+        kernel[16].bind(x, y)
+
+
+def test_a_bound_launch_takes_arguments_that_were_left_to_their_defaults() -> None:
+    @kj.jit
+    def kernel(y: Any, a: kj.f32 = 1.0, b: kj.f32 = 2.0) -> None:
+        y[0] = a + b
+
+    y = np.zeros(1, np.float32)
+    step = kernel[1].bind(y)
+    for _ in range(2):
+        step()
+        assert y[0] == 3
+        step(b=5.0)
+        assert y[0] == 6
+    assert "kernel" in repr(step)
+
+
+def test_launches_are_described() -> None:
+    kernel = saxpy()
+    assert repr(kernel[16]) == "<<khaljit kernel kernel> with (16, 1, 1) workgroups>"
+    assert kernel[2, 3].groups == (2, 3, 1)
+
+
+# The extension itself.
+
+
+def test_it_is_not_used_where_structs_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert extension._load() is NATIVE
+
+    class Other:
+        def __init__(self, **changes: Any) -> None:
+            self.__dict__.update(changes)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(NATIVE, name)
+
+    for name in ("describe_array", "describe_number"):
+        other = Other(**{name: lambda value: None})
+        monkeypatch.setattr("khaljit._native", other)
+        monkeypatch.setattr("sys.modules", {**__import__("sys").modules, "khaljit._native": other})
+        assert extension._load() is None
+        monkeypatch.undo()
+    monkeypatch.setenv("KHALJIT_NATIVE", "0")
+    assert extension._load() is None
