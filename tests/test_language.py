@@ -1462,3 +1462,47 @@ def test_the_upper_half_of_a_product_of_widened_integers(rng: Rng, factor: int) 
         expected = [(int(x) * int(y)) >> 64 for x, y in pairs]
         assert list(out[:2, row]) == expected
     assert (out[2] == (factor * factor >> 64) % 7).all()
+
+
+def test_local_memory_from_before_a_barrier_is_read_before_it_is_replaced(rng: Rng) -> None:
+    @kj.jit(workgroup=5)
+    def replace(x: kj.Array1[kj.f64], out: kj.Array2[kj.f64]) -> None:
+        i = kj.global_id(0)
+        own = kj.local(kj.f64, 6)
+        for k in range(6):
+            own[k] = kj.f64(k)
+        new = x[i]
+        kj.barrier()
+        old = own[i]
+        own[(i * 7) % 6] = new
+        out[0, i] = old + own[i + 2147483640]  # a check that no lane meets
+        out[1, i] = own[i]
+
+    x, out = rng.random(10), poisoned((2, 10), np.float64)
+    replace[10](x, out)
+    assert (out[0] == [0, 1, 2, 3, 4, 5, 0, 0, 0, 0]).all()
+    assert (out[1] == [*x[:6], 0, 0, 0, 0]).all()
+
+
+@pytest.mark.parametrize("dtype", ["i8", "i16", "i32", "i64"])
+def test_extremes_of_negated_integers_and_magnitudes(dtype: str, rng: Rng) -> None:
+    @kj.jit
+    def extremes(x, out):  # type: ignore[no-untyped-def]
+        i = kj.global_id(0)
+        if i < out.shape[1]:
+            a, b, c = x[0, i], x[1, i], x[2, i]
+            out[0, i] = kj.min(kj.min(a, -b), c)
+            out[1, i] = kj.max(c, kj.max(-b, a))
+            out[2, i] = kj.min(kj.min(a, abs(b)), c)
+            out[3, i] = kj.max(kj.max(abs(a), 0 - b), c)
+
+    kind = np.dtype(dtype.replace("i", "int")).type
+    limits = np.iinfo(kind)
+    x = rng.integers(limits.min, limits.max, (3, 301), kind, endpoint=True)
+    x[1, :3] = limits.min
+    out = poisoned((4, 301), kind)
+    extremes[301](x, out)
+    a, b, c = x
+    low, high = np.minimum, np.maximum
+    expected = [low(low(a, -b), c), high(c, high(-b, a)), low(low(a, np.abs(b)), c)]
+    assert (out == [*expected, high(high(np.abs(a), -b), c)]).all()

@@ -118,10 +118,10 @@ def loops(text: str) -> list[str]:
 @pytest.mark.parametrize("bits", [32, 64])
 def test_pointers_are_carried_through_a_loop(bits: int, rng: np.random.Generator) -> None:
     trace = matmul_trace(bits)
-    (loop,) = loops(emit(trace).text)
-    assert "mad.wide" not in loop
-    assert "mad.lo.s64" not in loop
-    assert loop.count("add.s64 %d") >= 2
+    turn, _ = loops(emit(trace).text)
+    assert "mad.wide" not in turn
+    assert "mad.lo.s64" not in turn
+    assert turn.count("add.s64 %d") >= 2
     a, b = (rng.normal(size=(19, 19)).astype(np.float32) for _ in range(2))
     got, want = np.zeros((19, 19), np.float32), np.zeros((19, 19), np.float32)
     run(trace, [a, b, got], [], (2, 2, 1))
@@ -307,9 +307,9 @@ def test_pointers_that_a_loop_does_not_change_are_computed_before_it() -> None:
         ("out", argument(i32)),
         ("n", ScalarArgument(i32)),
     ]
-    (loop,) = loops(emit(recorded(fold, arguments)).text)
-    assert "mad" not in loop
-    assert "ld.param" not in loop
+    for loop in loops(emit(recorded(fold, arguments)).text):
+        assert "mad" not in loop
+        assert "ld.param" not in loop
 
 
 def test_much_shared_memory_is_allotted_by_the_launch(tmp_path: Path) -> None:

@@ -82,6 +82,7 @@ class Code:
         local_copies: how many subgroups have local arrays at once.
         local_sizes: bytes of each local array of one subgroup.
         results: the results of each ``if`` and ``loop`` that something reads, by position.
+        has_barriers: whether the workgroup runs in sections with barriers between them.
     """
 
     trace: Trace
@@ -105,6 +106,7 @@ class Code:
     local_copies: int = 1
     local_sizes: dict[tuple[Space, int], int] = field(default_factory=dict)
     results: dict[Value, list[Value]] = field(default_factory=dict)
+    has_barriers: bool = False
     _scratch: dict[str, int] = field(default_factory=dict)
     _writes: dict[Region, bool] = field(default_factory=dict)
 
@@ -213,17 +215,24 @@ class Code:
         return self.bail is not None and self.mask is None
 
     def writes(self, region: Region) -> bool:
-        """Whether a region writes what others see."""
+        """Whether a region writes what running it again would not."""
         if region not in self._writes:
             self._writes[region] = any(
-                effect.op in _WRITES
-                and not (effect.op is Op.STORE and effect.memory.space is Space.LOCAL)
-                for effect in effects(region)
+                effect.op in _WRITES and not self.is_passing(effect) for effect in effects(region)
             )
         return self._writes[region]
 
+    def is_passing(self, effect: Value) -> bool:
+        """Whether an effect is a store that going back undoes: local, in code without barriers.
+
+        Behind a barrier, what a store replaces may be what the general version is to read.
+        """
+        return (
+            effect.op is Op.STORE and effect.memory.space is Space.LOCAL and not self.has_barriers
+        )
+
     def wrote(self) -> None:
-        """Something was written that others see: from here on there is no way back."""
+        """Something was written for good: from here on there is no way back."""
         self.bail = None
 
 

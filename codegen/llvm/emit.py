@@ -16,6 +16,7 @@ from khaljit.codegen.llvm.code import Code, find_memories, find_parameters, find
 from khaljit.codegen.llvm.entry import NAME, PARAMETERS, run_lanes, set_environment
 from khaljit.codegen.llvm.group import local_copies, run_groups
 from khaljit.codegen.llvm.memory import ZEROS_DEFINITION
+from khaljit.codegen.llvm.plan import has_barrier
 from khaljit.codegen.llvm.target import CpuTarget
 from khaljit.codegen.llvm.values import Lanes, Values
 from khaljit.codegen.llvm.writer import Writer
@@ -56,6 +57,7 @@ class LlvmEmitter:
         code = Code(trace, level, block, w, lanes, Values(lanes), uniformity, whole, items)
         if rows == 1:
             code.whole = uniformity
+        code.has_barriers = has_barrier(trace.body)
         find_uses(code)
         w.open(w.label())
         restore = set_environment(code)

@@ -19,7 +19,7 @@ from khaljit.codegen.llvm.forms import STORED
 from khaljit.codegen.llvm.strided import find_steps, load_strided
 from khaljit.codegen.llvm.values import Held, Mask
 from khaljit.tracer.dtypes import DType, bool_
-from khaljit.tracer.ir import Space, Value
+from khaljit.tracer.ir import Value
 
 __all__ = ["ZEROS_DEFINITION", "load", "store"]
 
@@ -169,7 +169,7 @@ def store(code: Code, value: Value) -> None:
             _scatter(code, held.dtype, parts, where.vectors, mask, more)
         else:
             _store_consecutive(code, held.dtype, parts, where.starts, mask, more)
-    if value.memory.space is not Space.LOCAL:
+    if not code.is_passing(value):
         code.wrote()
 
 

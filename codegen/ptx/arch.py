@@ -33,6 +33,11 @@ class Architecture:
         return self.number >= 80
 
     @property
+    def has_extremes_of_three(self) -> bool:
+        """Whether the assembler may take the least or greatest of three integers at once."""
+        return self.number >= 90
+
+    @property
     def propagates(self) -> bool:
         """Whether f32 has ``min`` and ``max`` that let NaN win."""
         return self.number >= 80

@@ -26,6 +26,8 @@ from khaljit.codegen.ptx.memory import STATIC_SHARED, declare_memories
 from khaljit.codegen.ptx.pointers import plan_pointers, writes
 from khaljit.codegen.ptx.private import private_atomics
 from khaljit.codegen.ptx.resident import start_turns, stop_turns
+from khaljit.codegen.ptx.signs import keep_signs
+from khaljit.codegen.ptx.strips import strip_loops
 from khaljit.codegen.ptx.trips import count_trips
 from khaljit.tracer.ir import Trace, values
 from khaljit.tracer.ops import Op
@@ -64,6 +66,9 @@ class PtxEmitter:
     def emit(self, trace: Trace) -> Program:
         """The module of a legal trace."""
         trace, elements = coarsen(count_trips(private_atomics(trace)))
+        trace = strip_loops(trace)
+        if self.architecture.has_extremes_of_three:
+            trace = keep_signs(trace)
         shape = trace.workgroup or _chosen_shape(trace)
         items = schedule(trace).items
         plan = plan_pointers(trace, items)

@@ -24,6 +24,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final, final
 
+from khaljit.codegen.ptx.loops import conditions
 from khaljit.tracer.build import constant
 from khaljit.tracer.dtypes import Kind, bool_
 from khaljit.tracer.ir import Memory, Region, Space, Trace, Value, effects
@@ -284,7 +285,7 @@ class _Planner:
         if effect not in loop.place.region.body or position > loop.continues_from:
             return False
         return effect.guard is None or all(
-            self._holds_first(part, loop) for part in _parts(effect.guard)
+            self._holds_first(part, loop) for part in conditions(effect.guard)
         )
 
     def _holds_first(self, condition: Value, loop: _Loop) -> bool:
@@ -330,13 +331,6 @@ def _own_ends(effect: Value) -> list[Value]:
         found.append(region.end)
         stack.extend(inner for one in region.body if one.op is Op.IF for inner in one.regions)
     return found
-
-
-def _parts(condition: Value) -> list[Value]:
-    """The conditions that are all met where one is."""
-    if condition.op is not Op.AND:
-        return [condition]
-    return [part for arg in condition.args for part in _parts(arg)]
 
 
 def _limit(body: Region, counter: Value) -> Value | None:

@@ -30,18 +30,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, final
 
+from khaljit.codegen.ptx.loops import compared, is_plain, varying, way_out
 from khaljit.codegen.writing import UNSIGNED, Writer
 from khaljit.tracer.build import constant
 from khaljit.tracer.dtypes import DType, index_reach
-from khaljit.tracer.ir import Region, Trace, Value, effects
+from khaljit.tracer.ir import Region, Trace, Value
 from khaljit.tracer.nesting import Place, places
 from khaljit.tracer.ops import Op
 from khaljit.tracer.rewriting import Rewriter, Walk
 
 __all__ = ["count_trips"]
-
-# What keeps a loop from being unrolled, or makes that useless.
-_HEAVY: Final = frozenset({Op.LOOP, Op.BARRIER, Op.SUBGROUP, Op.BREAK, Op.CONTINUE, Op.RETURN})
 
 
 def count_trips(trace: Trace) -> Trace:
@@ -83,16 +81,16 @@ def _match(loop: Value, trace: Trace) -> _Stride | None:
     (body,) = loop.regions
     if not body.body or body.end.op is not Op.CONTINUE:
         return None
-    head, last = _exit(body.body[0]), _exit(body.body[-1])
+    head, last = way_out(body.body[0]), way_out(body.body[-1])
     checks = len(body.body) > 1 and last is not None
-    if head is None or any(map(_is_heavy, body.body[1 : len(body.body) - checks])):
+    if head is None or not all(map(is_plain, body.body[1 : len(body.body) - checks])):
         return None
-    counter, limit = _compared(head[0], Op.GE, Op.LT)
+    counter, limit = compared(head[0], Op.GE, Op.LT)
     if counter not in body.params or counter is None or limit is None:
         return None
     number = body.params.index(counter)
     step = _step(counter, body.end.args[number])
-    inside = _inside(body)
+    inside = varying(body)
     if step is None or not counter.type.is_signed or limit in inside or step in inside:
         return None
     stride = _Stride(number, limit, step, checks)
@@ -100,7 +98,7 @@ def _match(loop: Value, trace: Trace) -> _Stride | None:
         known = constant(step) not in (None, 1) or _counts(step, trace)
         return stride if known and _most(limit, trace) + _most(step, trace) <= 0 else None
     assert last is not None
-    following, same = _compared(last[0], Op.LE, Op.GT)
+    following, same = compared(last[0], Op.LE, Op.GT)
     wraps = following is body.end.args[number] and same is counter
     return stride if wraps and _ends_alike(body, head[1], last[1], inside) else None
 
@@ -114,23 +112,6 @@ def _ends_alike(
         (after.get(one) is other) if one in after else (one is other and one not in inside)
         for one, other in zip(head, last, strict=True)
     )
-
-
-def _exit(branch: Value) -> tuple[Value, tuple[Value, ...]] | None:
-    """The condition of a branch that is no more than a way out, and what leaves there."""
-    if branch.op is not Op.IF or any(arm.body for arm in branch.regions):
-        return None
-    then, orelse = branch.regions
-    if then.end.op is not Op.BREAK or orelse.end.op is not Op.YIELD:
-        return None
-    return branch.args[0], then.end.args
-
-
-def _compared(condition: Value, op: Op, opposite: Op) -> tuple[Value | None, Value | None]:
-    """The operands of a comparison, or of its opposite negated."""
-    if condition.op is Op.NOT:
-        condition, op = condition.args[0], opposite
-    return condition.args if condition.op is op else (None, None)  # type: ignore[return-value]  # a pair
 
 
 def _step(counter: Value, following: Value) -> Value | None:
@@ -164,35 +145,6 @@ def _counts(value: Value, trace: Trace) -> bool:
         return False
     name, axis = value.attr
     return bool(name == "num_workgroups" and factor == (trace.workgroup or (1, 1, 1))[axis])
-
-
-def _is_heavy(effect: Value) -> bool:
-    return effect.op in _HEAVY or any(
-        inner.op in _HEAVY for region in effect.regions for inner in effects(region)
-    )
-
-
-def _inside(body: Region) -> set[Value]:
-    """What depends on an iteration: parameters, effects, and what is computed from those."""
-    inside = set(body.params)
-    inside.update(effects(body))
-    stack = [arg for effect in effects(body) for arg in effect.args]
-    order: list[Value] = []
-    seen: set[Value] = set()
-    while stack:
-        value = stack[-1]
-        missing = [arg for arg in value.args if arg not in seen]
-        if value in seen or not missing:
-            stack.pop()
-            if value not in seen:
-                seen.add(value)
-                order.append(value)
-        else:
-            stack.extend(missing)
-    for value in order:
-        if any(arg in inside for arg in value.args):
-            inside.add(value)
-    return inside
 
 
 @final

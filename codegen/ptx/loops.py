@@ -1,0 +1,67 @@
+"""What the passes over loops ask of them: the way out at the head, and what changes inside."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from khaljit.tracer.ir import Region, Value, effects
+from khaljit.tracer.ops import Op
+
+__all__ = ["compared", "conditions", "is_plain", "varying", "way_out"]
+
+# What keeps a loop from being unrolled, or makes that useless.
+_HEAVY: Final = frozenset({Op.LOOP, Op.BARRIER, Op.SUBGROUP, Op.BREAK, Op.CONTINUE, Op.RETURN})
+
+
+def way_out(branch: Value) -> tuple[Value, tuple[Value, ...]] | None:
+    """The condition of a branch that is no more than a way out, and what leaves there."""
+    if branch.op is not Op.IF or any(arm.body for arm in branch.regions):
+        return None
+    then, orelse = branch.regions
+    if then.end.op is not Op.BREAK or orelse.end.op is not Op.YIELD:
+        return None
+    return branch.args[0], then.end.args
+
+
+def compared(condition: Value, op: Op, opposite: Op) -> tuple[Value | None, Value | None]:
+    """The operands of a comparison, or of its opposite negated."""
+    if condition.op is Op.NOT:
+        condition, op = condition.args[0], opposite
+    return condition.args if condition.op is op else (None, None)  # type: ignore[return-value]  # a pair
+
+
+def is_plain(effect: Value) -> bool:
+    """Whether an effect leaves no loop, is none, and needs nobody else."""
+    return effect.op not in _HEAVY and not any(
+        inner.op in _HEAVY for region in effect.regions for inner in effects(region)
+    )
+
+
+def conditions(condition: Value) -> list[Value]:
+    """The conditions that are all met where one is."""
+    if condition.op is not Op.AND:
+        return [condition]
+    return [part for arg in condition.args for part in conditions(arg)]
+
+
+def varying(body: Region) -> set[Value]:
+    """What depends on an iteration: parameters, effects, and what is computed from those."""
+    inside = set(body.params)
+    inside.update(effects(body))
+    stack = [arg for effect in effects(body) for arg in effect.args]
+    order: list[Value] = []
+    seen: set[Value] = set()
+    while stack:
+        value = stack[-1]
+        missing = [arg for arg in value.args if arg not in seen]
+        if value in seen or not missing:
+            stack.pop()
+            if value not in seen:
+                seen.add(value)
+                order.append(value)
+        else:
+            stack.extend(missing)
+    for value in order:
+        if any(arg in inside for arg in value.args):
+            inside.add(value)
+    return inside
