@@ -70,6 +70,7 @@ from khaljit.tracer.errors import (
     KhaljitError,
     PerformanceWarning,
     TraceError,
+    TraceWarning,
 )
 from khaljit.tracer.intrinsics.bits import (
     bitcast,
@@ -265,6 +266,9 @@ from khaljit.tracer.intrinsics.workgroup import (
     workgroup_max,
     workgroup_min,
 )
+from khaljit.tracer.structs import (
+    struct,
+)
 
 __all__ = [
     "ArgumentError",
@@ -288,6 +292,7 @@ __all__ = [
     "PerformanceWarning",
     "Readback",
     "TraceError",
+    "TraceWarning",
     "Workgroups",
     "abs",
     "acos",
@@ -426,6 +431,7 @@ __all__ = [
     "step",
     "storage_barrier",
     "stream",
+    "struct",
     "subgroup_add",
     "subgroup_all",
     "subgroup_and",

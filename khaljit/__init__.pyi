@@ -19,6 +19,7 @@ from typing import (
     Self,
     TypeAlias,
     TypeVar,
+    dataclass_transform,
     final,
     overload,
 )
@@ -72,6 +73,9 @@ from khaljit.tracer.errors import (
 )
 from khaljit.tracer.errors import (
     TraceError as TraceError,
+)
+from khaljit.tracer.errors import (
+    TraceWarning as TraceWarning,
 )
 
 __all__: list[str]
@@ -166,6 +170,11 @@ class use:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None: ...
+
+# Structs.
+
+@dataclass_transform(eq_default=True)
+def struct(cls: type[_T], /) -> type[_T]: ...
 
 # Vectors.
 

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from typing import Any, Final, final
 
 from khaljit.tracer.dtypes import DType
+from khaljit.tracer.elements import ElementType, is_kind, is_struct, name_of
 from khaljit.tracer.errors import ArgumentTypeError
-from khaljit.tracer.intrinsics.vectors import VectorType
+from khaljit.tracer.vectors import VectorType
 
 __all__ = [
     "Annotation",
@@ -39,12 +40,13 @@ __all__ = [
 class ArrayOf:
     """An array annotation; None stands for any dtype or any number of axes."""
 
-    element: DType | VectorType | None
+    element: ElementType | None
     ndim: int | None
 
     def __repr__(self) -> str:
         axes = "" if self.ndim is None else str(self.ndim)
-        return f"kj.Array{axes}[{self.element!r}]" if self.element else f"kj.Array{axes}"
+        element = "" if self.element is None else f"[{name_of(self.element)}]"
+        return f"kj.Array{axes}{element}"
 
 
 @final
@@ -65,7 +67,7 @@ class GroupOf:
     parts: tuple[Annotation | None, ...]
 
 
-Annotation = ArrayOf | ConstOf | GroupOf | DType | VectorType
+Annotation = ArrayOf | ConstOf | GroupOf | DType | VectorType | type[Any]
 
 
 class _ArrayAnnotation:
@@ -79,10 +81,11 @@ class _ArrayAnnotation:
 
 def array_of(element: Any, ndim: int | None) -> ArrayOf:
     """The annotation of an array with these elements and axes."""
-    if not isinstance(element, DType | VectorType):
+    if not is_kind(element):
         raise ArgumentTypeError(
             f"{element!r} is no element type of an array",
-            mend="use a dtype or a vector type: kj.Array1[kj.f32], kj.Array1[kj.vec3]",
+            mend="use a dtype, a vector or matrix type, or a class made by kj.struct: "
+            "kj.Array1[kj.f32], kj.Array1[kj.vec3]",
         )
     return ArrayOf(element, ndim)
 
@@ -129,8 +132,8 @@ def parse(annotation: Any, where: str) -> Annotation | None:
     """
     if annotation is inspect.Parameter.empty or annotation in (Any, int, float, bool, object):
         return None
-    if isinstance(annotation, ArrayOf | ConstOf | DType | VectorType):
-        return annotation
+    if isinstance(annotation, ArrayOf | ConstOf | DType | VectorType) or is_struct(annotation):
+        return annotation  # type: ignore[no-any-return]  # one of these
     try:
         bare = _BARE.get(annotation)
     except TypeError:

@@ -26,21 +26,38 @@ from khaljit.exchange import adopt, as_vectors
 from khaljit.graphs.params import ScalarParam
 from khaljit.tracer.build import to_number
 from khaljit.tracer.dtypes import ALL, DType, bf16, bool_, by_numpy, f16, f32, f64, i32, index_reach
+from khaljit.tracer.elements import (
+    ElementType,
+    element_of,
+    host_dtype,
+    inner_strides,
+    is_struct,
+    name_of,
+    same_memory,
+    tail,
+)
 from khaljit.tracer.errors import (
     ArgumentError,
     ArgumentOverflowError,
     ArgumentTypeError,
     ArgumentValueError,
 )
-from khaljit.tracer.intrinsics.vectors import VectorType
-from khaljit.tracer.ir import Element
+from khaljit.tracer.hostvectors import HostVector
 from khaljit.tracer.record import (
     ArrayArgument,
     ConstArgument,
     GroupArgument,
     ScalarArgument,
-    VectorArgument,
+    ValueArgument,
 )
+from khaljit.tracer.structs import (
+    as_elements,
+    host_scalars,
+    host_value,
+    is_instance,
+    numpy_struct,
+)
+from khaljit.tracer.vectors import VectorType, vec
 
 __all__ = [
     "INDEX_LIMIT",
@@ -55,7 +72,6 @@ __all__ = [
     "Signature",
     "array_entry",
     "const_entry",
-    "element_sizes",
     "fields_of",
     "scalar_entry",
     "views",
@@ -72,23 +88,24 @@ class Operand:
     Attributes:
         name: the parameter's, for messages.
         owner: the NumPy array or khaljit array that was passed.
-        dtype: the type of its elements, a dtype or a vector type.
+        dtype: the type of its elements.
         shape: of the axes that the kernel sees.
-        strides: in units of the element's alignment.
+        strides: in the units that kernels count.
         address: of the first element; what tells places apart where a device has none.
     """
 
     name: str
     owner: np.ndarray[Any, Any] | Array[Any]
-    dtype: DType | VectorType
+    dtype: ElementType
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     address: int
 
     def span(self) -> tuple[int, int]:
         """The addresses between which it lies."""
-        size, align = element_sizes(self.dtype)
-        start, stop = self.address, self.address + size
+        element = element_of(self.dtype)
+        align = element.align
+        start, stop = self.address, self.address + element.size
         for extent, stride in zip(self.shape, self.strides, strict=True):
             if extent == 0:
                 return start, start
@@ -256,8 +273,12 @@ class Parameters:
             return self._numpy(call, name, annotation, value)
         if isinstance(value, Array):
             return self._array(call, name, annotation, value)
-        if isinstance(annotation, VectorType):
-            return self._vector(call, name, annotation, value)
+        if isinstance(annotation, VectorType | type):
+            return self._value(call, name, annotation, value)
+        if isinstance(value, HostVector) and annotation is None:
+            return self._value(call, name, vec(len(value), value.dtype), value)
+        if is_instance(value) and annotation is None:
+            return self._value(call, name, type(value), value)
         if type(value) in NUMBERS or isinstance(value, np.generic):
             return self._number(call, name, annotation, value)
         foreign = adopt(value)
@@ -305,25 +326,26 @@ class Parameters:
                 "pass array.filled(value), or data and mask apart",
             )
         element = annotation.element if isinstance(annotation, ArrayOf) else None
-        dtype = by_numpy(array.dtype)
-        if dtype is None:
-            raise self._no_dtype(name, annotation, array)
-        scalar = element.dtype if isinstance(element, VectorType) else element
-        if scalar is bf16 and dtype.numpy == bf16.numpy:
-            dtype = bf16
+        if array.dtype.names is not None and element is not None:
+            array = as_elements(array, element)
+        kind: ElementType | None = by_numpy(array.dtype)
         shape, strides = array.shape, array.strides
-        kind: DType | VectorType = dtype
-        if isinstance(element, VectorType) and dtype is element.dtype:
-            kind = element
-            last = array.ndim - 1
-            if array.ndim == 0 or shape[last] != element.count or strides[last] != dtype.size:
+        if element is not None and host_dtype(element) == array.dtype:
+            kind, axes = element, tail(element)
+            outer = array.ndim - len(axes)
+            if outer < 0 or shape[outer:] != axes or strides[outer:] != inner_strides(element):
                 raise self._error(
                     name,
                     annotation,
                     f"{_describe(array)} of shape {shape}",
-                    f"a {element} is the last axis: {element.count} numbers, next to each other",
+                    f"the last axes are those of a {name_of(element)}: {axes}, its numbers next "
+                    "to each other",
                 )
-            shape, strides = shape[:last], strides[:last]
+            shape, strides = shape[:outer], strides[:outer]
+        elif array.dtype.names is not None:
+            kind = numpy_struct(array.dtype)
+        if kind is None:
+            raise self._no_dtype(name, annotation, array)
         self._check(name, annotation, kind, len(shape), array)
         address = array.__array_interface__["data"][0]  # cheaper than array.ctypes.data
         return self._operand(call, name, kind, array, shape, strides, address)
@@ -333,6 +355,8 @@ class Parameters:
     ) -> ArgumentError:
         if not array.dtype.isnative:
             mend = "its bytes are swapped: pass array.astype(array.dtype.newbyteorder('='))"
+        elif array.dtype.names is not None:
+            mend = "lay its fields out as C does: np.dtype([...], align=True), or np.dtype(Struct)"
         elif array.dtype == np.object_:
             mend = "it holds Python objects: pass np.asarray(array, dtype=np.float32)"
         else:
@@ -342,13 +366,15 @@ class Parameters:
     def _array(
         self, call: Call, name: str, annotation: Annotation | None, array: Array[Any]
     ) -> object:
-        self._check(name, annotation, array.dtype, array.ndim, array)
-        return self._operand(
-            call, name, array.dtype, array, array.shape, array.strides, array.address
-        )
+        kind = array.dtype
+        element = annotation.element if isinstance(annotation, ArrayOf) else None
+        if element is not None and is_struct(kind) and same_memory(host_dtype(kind), element):
+            kind = element
+        self._check(name, annotation, kind, array.ndim, array)
+        return self._operand(call, name, kind, array, array.shape, array.strides, array.address)
 
     def _check(
-        self, name: str, annotation: object, kind: DType | VectorType, ndim: int, value: Any
+        self, name: str, annotation: object, kind: ElementType, ndim: int, value: Any
     ) -> None:
         if annotation is None:
             return
@@ -356,10 +382,10 @@ class Parameters:
             mend = "pass one number, such as array[0]"
             raise self._error(name, annotation, _describe(value), mend)
         if annotation.element is not None and annotation.element is not kind:
-            target = annotation.element
-            scalar = target.dtype if isinstance(target, VectorType) else target
-            mend = f"convert it: array.astype(np.{scalar.numpy})"
-            raise self._error(name, annotation, f"an array of {kind!r}", mend)
+            scalar = host_dtype(annotation.element)
+            target = f"{name_of(annotation.element)}.dtype" if scalar.names else f"np.{scalar}"
+            mend = f"convert it: array.astype({target})"
+            raise self._error(name, annotation, f"an array of {name_of(kind)}", mend)
         if annotation.ndim is not None and annotation.ndim != ndim:
             mend = f"give it {_axes(annotation.ndim)}: array.reshape(...)"
             raise self._error(name, annotation, f"an array with {_axes(ndim)}", mend)
@@ -368,29 +394,30 @@ class Parameters:
         self,
         call: Call,
         name: str,
-        kind: DType | VectorType,
+        kind: ElementType,
         owner: np.ndarray[Any, Any] | Array[Any],
         shape: tuple[int, ...],
         strides: tuple[int, ...],
         address: int,
     ) -> ArrayEntry:
         """Enter an array whose strides are in bytes."""
-        size, align = element_sizes(kind)
-        if align > 1:
-            if address % align and 0 not in shape:
+        element = element_of(kind)
+        size, align, alignment = element.size, element.align, element.alignment
+        if alignment > 1:
+            if address % alignment and 0 not in shape:
                 raise self._error(
                     name,
                     None,
-                    f"an array whose memory is not aligned to {align} bytes",
+                    f"an array whose memory is not aligned to {alignment} bytes",
                     "copy it: np.ascontiguousarray(array)",
                     ArgumentValueError,
                 )
             for extent, stride in zip(shape, strides, strict=True):
-                if stride % align and extent > 1:
+                if stride % alignment and extent > 1:
                     raise self._error(
                         name,
                         None,
-                        f"an array whose strides {strides} are no multiples of {align} bytes",
+                        f"an array whose strides {strides} are no multiples of {alignment} bytes",
                         "copy it: np.ascontiguousarray(array)",
                         ArgumentValueError,
                     )
@@ -461,18 +488,13 @@ class Parameters:
             )
         return int(number)
 
-    def _vector(self, call: Call, name: str, annotation: VectorType, value: Any) -> object:
-        try:
-            parts = tuple(value)
-        except TypeError:
-            parts = ()
-        if len(parts) != annotation.count:
-            raise self._error(
-                name, annotation, _describe(value), f"pass {annotation.count} numbers: a tuple"
-            )
-        for part in parts:
-            call.numbers.append(self._as(name, annotation.dtype, part))
-        return VectorArgument(annotation.dtype, annotation.count)
+    def _value(
+        self, call: Call, name: str, kind: VectorType | type[Any], value: Any
+    ) -> ValueArgument:
+        """A vector or struct, passed as its scalars."""
+        held = host_value(kind, value, f"kernel {self.kernel}: parameter {name}")
+        call.numbers += host_scalars(kind, held)
+        return ValueArgument(kind)
 
     def _param(
         self, call: Call, name: str, annotation: Annotation | None, value: ScalarParam
@@ -570,13 +592,6 @@ def _describe(value: Any) -> str:
     return f"a {type(value).__name__}"
 
 
-def element_sizes(kind: DType | VectorType) -> tuple[int, int]:
-    """Bytes and alignment of an element."""
-    if isinstance(kind, VectorType):
-        return kind.count * kind.dtype.size, kind.dtype.size
-    return kind.size, kind.size
-
-
 NUMBERS: Final = frozenset({int, float, bool})
 _SCALARS: Final = {dtype: ScalarArgument(dtype) for dtype in ALL}
 _LARGEST: Final = {
@@ -596,13 +611,14 @@ class ArrayEntry:
         self.argument: Final = argument
 
 
+def array_entry(kind: ElementType, ndim: int, contiguous: bool, aligned: bool) -> ArrayEntry:
+    """The description of an array."""
+    return _interned(ArrayArgument(kind, ndim, contiguous, aligned))
+
+
 @cache
-def array_entry(kind: DType | VectorType, ndim: int, contiguous: bool, aligned: bool) -> ArrayEntry:
-    if isinstance(kind, VectorType):
-        element, count = Element.vector(kind.dtype, kind.count), kind.count
-    else:
-        element, count = Element.scalar(kind), 1
-    return ArrayEntry(ArrayArgument(element, count, ndim, contiguous, aligned))
+def _interned(argument: ArrayArgument) -> ArrayEntry:
+    return ArrayEntry(argument)
 
 
 @final
@@ -640,8 +656,9 @@ def const_entry(value: Any) -> object:
     return _NONE if value is None else ConstEntry(value)
 
 
-def scalar_entry(kind: DType | VectorType) -> object:
-    """The description of a run-time number or vector."""
-    if isinstance(kind, VectorType):
-        return VectorArgument(kind.dtype, kind.count)
-    return _SCALARS[kind]
+def scalar_entry(kind: ElementType) -> object:
+    """The description of a run-time number, vector or struct."""
+    if isinstance(kind, DType):
+        return _SCALARS[kind]
+    assert isinstance(kind, VectorType | type)
+    return ValueArgument(kind)

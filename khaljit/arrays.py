@@ -16,9 +16,8 @@ import numpy as np
 
 from khaljit.annotations import array_of
 from khaljit.exchange import dlpack_capsule, dlpack_device, interface_of
-from khaljit.tracer.dtypes import DType
+from khaljit.tracer.elements import ElementType, element_of, host_dtype, inner_strides, tail
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
-from khaljit.tracer.intrinsics.vectors import VectorType
 
 if TYPE_CHECKING:
     from khaljit.backends.base import Device
@@ -30,6 +29,7 @@ __all__ = [
     "extent",
     "host_dtype",
     "host_shape",
+    "host_strides",
     "overlap",
     "span",
     "steps",
@@ -60,8 +60,8 @@ class Array(_OfElements[_E]):
 
     Attributes:
         device: where it lives.
-        dtype: element type: a scalar dtype, or a vector type such as ``kj.vec3``.
-        shape: extents, vectors counting as one element.
+        dtype: element type: a scalar dtype, a vector type such as ``kj.vec3``, or a struct.
+        shape: extents, vectors and structs counting as one element.
         strides: bytes from one index to the next, per axis.
         offset: bytes from the start of the buffer to the first element.
         buffer: the device's own handle of the memory.
@@ -75,7 +75,7 @@ class Array(_OfElements[_E]):
         self,
         device: Device,
         buffer: Any,
-        dtype: DType | VectorType,
+        dtype: ElementType,
         shape: tuple[int, ...],
         strides: tuple[int, ...],
         offset: int = 0,
@@ -105,8 +105,7 @@ class Array(_OfElements[_E]):
     @property
     def itemsize(self) -> int:
         """Bytes of one element."""
-        dtype = self.dtype
-        return dtype.count * dtype.dtype.size if isinstance(dtype, VectorType) else dtype.size
+        return element_of(self.dtype).size
 
     @property
     def nbytes(self) -> int:
@@ -168,8 +167,9 @@ class Array(_OfElements[_E]):
     def numpy(self) -> np.ndarray[Any, Any]:
         """A copy of the elements as a NumPy array, once all work on them is done.
 
-        Vectors become a last axis; bf16 comes as its bits, in uint16. Shows what kernels printed
-        and raises what they reported, as ``device.synchronize()`` does.
+        Vectors become a last axis and structs structured elements; bf16 comes as its bits, in
+        uint16. Shows what kernels printed and raises what they reported, as
+        ``device.synchronize()`` does.
         """
         found = self.device.read(self)
         self.device.observe()
@@ -222,12 +222,13 @@ class Array(_OfElements[_E]):
     @property
     def alignment(self) -> int:
         """Bytes that the address of every element is a multiple of."""
-        return int(host_dtype(self.dtype).itemsize)
+        return element_of(self.dtype).alignment
 
     @property
     def units(self) -> tuple[int, ...]:
-        """Strides in units of the element's alignment, as kernels see them."""
-        return tuple(stride // self.alignment for stride in self.strides)
+        """Strides in the units that kernels count."""
+        unit = element_of(self.dtype).align
+        return tuple(stride // unit for stride in self.strides)
 
     def view(self, dtype: Any) -> Array[Any]:
         """The same bytes as elements of another type; the last axis grows or shrinks to fit."""
@@ -269,8 +270,7 @@ def contiguous(
 
 def steps(dtype: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides in bytes of elements that lie one behind the other."""
-    size = dtype.count * dtype.dtype.size if isinstance(dtype, VectorType) else dtype.size
-    found = list(itertools.accumulate((size, *reversed(shape)), operator.mul))
+    found = list(itertools.accumulate((element_of(dtype).size, *reversed(shape)), operator.mul))
     return tuple(reversed(found[:-1]))
 
 
@@ -298,16 +298,14 @@ def overlap(a: Array[Any], b: Array[Any]) -> bool:
     return start < other_stop and other_start < stop
 
 
-def host_dtype(dtype: DType | VectorType) -> np.dtype[Any]:
-    """The NumPy dtype of an element's scalars."""
-    scalar: np.dtype[Any] = (dtype.dtype if isinstance(dtype, VectorType) else dtype).numpy
-    return scalar
-
-
 def host_shape(array: Array[Any]) -> tuple[int, ...]:
     """The shape on the host, where a vector is a last axis."""
-    dtype = array.dtype
-    return (*array.shape, dtype.count) if isinstance(dtype, VectorType) else array.shape
+    return (*array.shape, *tail(array.dtype))
+
+
+def host_strides(array: Array[Any]) -> tuple[int, ...]:
+    """The strides on the host, in bytes."""
+    return (*array.strides, *inner_strides(array.dtype))
 
 
 def _template(array: Array[Any]) -> np.ndarray[Any, Any]:

@@ -36,7 +36,7 @@ from khaljit.tracer.dtypes import (
     u64,
 )
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
-from khaljit.tracer.intrinsics.vectors import VectorType
+from khaljit.tracer.vectors import VectorType
 
 if TYPE_CHECKING:
     from khaljit.arrays import Array
@@ -356,12 +356,12 @@ def dlpack_device(array: Array[Any]) -> tuple[int, int]:
 
 def interface_of(array: Array[Any]) -> dict[str, Any]:
     """The CUDA array interface; AttributeError for arrays that are on no GPU of CUDA's."""
-    from khaljit.arrays import host_dtype, host_shape
+    from khaljit.arrays import host_dtype, host_shape, host_strides
 
     if array.device.kind != "cuda":
         raise AttributeError(f"{array!r} has no CUDA array interface")
     dtype, shape = host_dtype(array.dtype), host_shape(array)
-    strides = None if array.is_contiguous else _scalar_strides(array)
+    strides = None if array.is_contiguous else host_strides(array)
     return {
         "version": 3,
         "shape": shape,
@@ -370,12 +370,6 @@ def interface_of(array: Array[Any]) -> dict[str, Any]:
         "strides": strides,
         "stream": array.buffer.stream.handle or 1,
     }
-
-
-def _scalar_strides(array: Array[Any]) -> tuple[int, ...]:
-    """Strides in bytes, with those of a vector's numbers."""
-    last = (array.alignment,) if isinstance(array.dtype, VectorType) else ()
-    return (*array.strides, *last)
 
 
 # What is given away, by the address of its description, until the taker is done with it.
@@ -406,7 +400,7 @@ def dlpack_capsule(
     copy: bool | None,
 ) -> Any:
     """A capsule with an array's memory, for ``from_dlpack`` of any library."""
-    from khaljit.arrays import host_shape
+    from khaljit.arrays import host_shape, host_strides
 
     place = dlpack_device(array)
     if target is not None and tuple(target) != place:
@@ -419,7 +413,9 @@ def dlpack_capsule(
     elif stream is not None:
         raise ArgumentValueError("an array on the CPU has no stream", mend="leave stream out")
     scalar = array.dtype.dtype if isinstance(array.dtype, VectorType) else array.dtype
-    shape, strides = host_shape(array), _scalar_strides(array)
+    if not isinstance(scalar, DType):
+        raise BufferError(f"DLPack knows no structs: take one field, or {array!r}.numpy()")
+    shape, strides = host_shape(array), host_strides(array)
     code, bits = _CODE_OF[scalar]
     extents = (ctypes.c_int64 * len(shape))(*shape)
     steps = (ctypes.c_int64 * len(shape))(*(step // scalar.size for step in strides))

@@ -24,7 +24,6 @@ from khaljit.arguments import (
     Operand,
     Parameters,
     Signature,
-    element_sizes,
 )
 from khaljit.arrays import Array
 from khaljit.backends.base import Device, Loaded
@@ -34,7 +33,7 @@ from khaljit.extension import NATIVE, NUMBER_TYPES
 from khaljit.launching import KernelBase
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import by_numpy
-from khaljit.tracer.intrinsics.vectors import VectorType
+from khaljit.tracer.elements import element_of, tail
 from khaljit.tracer.record import ScalarArgument
 from khaljit.tracer.recorder import Attribute, Cell, Guard, Item
 
@@ -133,17 +132,20 @@ class Sample:
 
 
 def _array_rule(value: Any, operand: Operand, entry: ArrayEntry, writes: bool) -> object:
-    size, align = element_sizes(operand.dtype)
-    lanes = 0
+    element, axes, lanes = element_of(operand.dtype), tail(operand.dtype), 0
+    if element.align != element.alignment:  # strides are checked in larger units than they have
+        return None
     if type(value) is np.ndarray:
         label = "array"
-        if isinstance(operand.dtype, VectorType):
-            lanes = operand.dtype.count
+        if len(axes) > 1 or (axes and value.dtype.names is not None):
+            return None
+        lanes = axes[0] if axes else 0
     elif type(value) is Array:
         label = "device"
     else:
         return None
-    argument, ndim, shift = entry.argument, len(operand.shape), align.bit_length() - 1
+    argument, ndim = entry.argument, len(operand.shape)
+    size, shift = element.size, element.align.bit_length() - 1
     return label, (
         value.dtype,
         ndim,

@@ -3,7 +3,9 @@
 One grammar serves `Kernel.compile`, the command line, ``@kj.jit(signatures=[...])``, manifests and
 hand-written code. One item per parameter, separated by commas:
 
-* ``f32``, ``u8``, ``vec3``: a run-time number or vector.
+* ``f32``, ``u8``, ``vec3``: a run-time number or vector. ``package.module:Body``: a struct; the
+  name alone will do where the parameter is annotated with it, and anywhere its fields:
+  ``{mass: f32, pos: vec3, bins: u8[16]}``.
 * ``f32[:]``, ``f32[:, :]``, ``f32[]``: an array; each ``:`` is an axis. A name in its place
   (``f32[n]``, ``f32[h, w]``) makes arrays with equal names equal in shape. ``::`` or ``n::`` on the
   last axis says that its elements are not next to each other; ``unaligned`` after the bracket, that
@@ -41,21 +43,25 @@ from khaljit.arguments import (
     fields_of,
     scalar_entry,
 )
-from khaljit.tracer.dtypes import ALL, DType, by_numpy
+from khaljit.tracer.dtypes import ALL, DType, by_numpy, fixed_array
+from khaljit.tracer.elements import ElementType, is_kind, name_of
 from khaljit.tracer.errors import ArgumentValueError
-from khaljit.tracer.intrinsics.vectors import VECTORS, VectorType
-from khaljit.tracer.record import ArrayArgument, ConstArgument, ScalarArgument, VectorArgument
+from khaljit.tracer.record import ArrayArgument, ConstArgument, ScalarArgument, ValueArgument
+from khaljit.tracer.structs import is_field_name, unnamed_struct
+from khaljit.tracer.vectors import VECTORS, VectorType
 
 __all__ = ["parse_annotation", "parse_signature", "split_signature", "write_signature"]
 
-_TYPES: Final[dict[str, DType | VectorType]] = {
+_TYPES: Final[dict[str, ElementType]] = {
     **{dtype.name: dtype for dtype in ALL},
     **{vector.name: vector for vector in VECTORS},
 }
 _ARRAY: Final = re.compile(
-    r"(\w+)\s*\[(.*)\](?:\s+(unaligned))?(?:\s+as\s+([^\W\d]\w*))?\Z", re.DOTALL
+    r"([^\W\d][\w.]*:[\w.]+|\w+|\{.*\})\s*\[(.*)\](?:\s+(unaligned))?(?:\s+as\s+([^\W\d]\w*))?\Z",
+    re.DOTALL,
 )
 _GROUP: Final = re.compile(r"([^\s=('\"][^('\"]*:[\w.]+)?\s*\((.*)\)\Z", re.DOTALL)
+_PATH: Final = re.compile(r"[^\W\d][\w.]*:[\w.]+\Z")
 _NUMBER: Final = re.compile(r"(\w+)\((.*)\)\Z", re.DOTALL)
 _TAIL: Final = re.compile(r";([^\])]*)\Z")
 _SPECIAL: Final = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
@@ -115,9 +121,9 @@ def split_signature(text: str) -> Iterator[str]:
     """Items between commas that stand outside brackets and quotes."""
     depth, start = 0, 0
     for place, letter in enumerate(_without_quotes(text)):
-        if letter in "[(":
+        if letter in "[({":
             depth += 1
-        elif letter in "])":
+        elif letter in "])}":
             depth -= 1
         elif letter == "," and depth == 0:
             yield text[start:place].strip()
@@ -135,30 +141,68 @@ def _without_quotes(text: str) -> str:
 
 
 def parse_annotation(item: str) -> ArrayOf | DType | VectorType:
-    """What an item says of the argument that it stands for; of an array type and axes."""
+    """What an item of hand-written code says of its argument; of an array type and axes."""
     match = _ARRAY.match(item)
     if match is None:
-        return _type(item, item)
-    _array(match, _Arrays())  # the checks
+        number = _type(item, item)
+        if not isinstance(number, DType | VectorType):
+            raise ArgumentValueError(
+                f"{item!r} is a struct, and hand-written code takes numbers and vectors",
+                mend="pass its fields, or an array of it",
+            )
+        return number
+    _array(match, None, _Arrays())  # the checks
     axes = match[2].count(",") + 1 if match[2].strip() else 0
     return ArrayOf(_type(match[1], item), axes)
 
 
-def _type(name: str, item: str) -> DType | VectorType:
-    found = _TYPES.get(name)
-    if found is None:
+def _type(name: str, item: str, annotation: Annotation | None = None) -> ElementType:
+    """The type of a name; of a struct's path, of its name as the annotation has it, or of its
+    fields in braces."""
+    found: object = _TYPES.get(name)
+    annotated = annotation.element if isinstance(annotation, ArrayOf) else annotation
+    if isinstance(annotated, type) and annotated.__name__ == name:
+        found = annotated
+    elif name.startswith("{") and name.endswith("}"):
+        fields = split_signature(name[1:-1])
+        found = unnamed_struct(tuple(_field(one, item) for one in fields))
+    elif ":" in name:
+        found = modules.find(name)
+    if not is_kind(found):
         raise ArgumentValueError(
-            f"{name!r} in {item!r} is no type", mend=f"types are {', '.join(_TYPES)}"
+            f"{name!r} in {item!r} is no type",
+            mend=f"types are {', '.join(_TYPES)}, and structs: package.module:Body, or their "
+            "fields, as {mass: f32, pos: vec3}",
         )
+    assert isinstance(found, DType | VectorType | type)
     return found
 
 
+def _field(text: str, item: str) -> tuple[str, ElementType]:
+    """A field of a struct: ``bins: u8[16]``."""
+    name, colon, kind = (part.strip() for part in text.partition(":"))
+    if not (colon and is_field_name(name)):
+        raise ArgumentValueError(
+            f"{text!r} in {item!r} is no field", mend="a field is written as mass: f32"
+        )
+    match = _ARRAY.match(kind)
+    if match is None:
+        return name, _type(kind, item)
+    try:
+        shape = tuple(int(extent) for extent in match[2].split(","))
+        return name, fixed_array(_type(match[1], item), shape)
+    except (TypeError, ValueError):
+        raise ArgumentValueError(
+            f"{text!r} in {item!r} has no fixed shape", mend="a fixed array is written as u8[16]"
+        ) from None
+
+
 def _entry(item: str, annotation: Annotation | None, arrays: _Arrays) -> object:
-    if item in _TYPES and not isinstance(annotation, ConstOf):
-        return scalar_entry(_TYPES[item])
+    if not isinstance(annotation, ConstOf) and _is_type(item, annotation):
+        return scalar_entry(_type(item, item, annotation))
     match = _ARRAY.match(item)
     if match is not None:
-        return _array(match, arrays)
+        return _array(match, annotation, arrays)
     match = _GROUP.match(item)
     if match is not None and not isinstance(annotation, ConstOf):
         return _group(match, item, annotation, arrays)
@@ -168,9 +212,17 @@ def _entry(item: str, annotation: Annotation | None, arrays: _Arrays) -> object:
     return const_entry(value)
 
 
-def _array(match: re.Match[str], arrays: _Arrays) -> object:
+def _is_type(item: str, annotation: Annotation | None) -> bool:
+    """Whether an item is a type with nothing behind it."""
+    if item in _TYPES or (item.startswith("{") and item.endswith("}")):
+        return True
+    named = isinstance(annotation, type) and annotation.__name__ == item
+    return named or bool(_PATH.match(item) and is_kind(modules.find(item)))
+
+
+def _array(match: re.Match[str], annotation: Annotation | None, arrays: _Arrays) -> object:
     """The entry of an array; its shape and view are entered."""
-    item, kind = match[0], _type(match[1], match[0])
+    item, kind = match[0], _type(match[1], match[0], annotation)
     parts = [part.strip() for part in match[2].split(",")] if match[2].strip() else []
     strided = bool(parts) and parts[-1].endswith("::")
     if strided:
@@ -222,7 +274,8 @@ def _constant(text: str, item: str) -> Any:
     number = _NUMBER.match(text)
     try:
         if number is not None and number[1] in _TYPES:
-            return _type(number[1], item)(_constant(number[2], item))
+            make: Any = _TYPES[number[1]]
+            return make(_constant(number[2], item))
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
         pass
@@ -266,8 +319,8 @@ class _Writer:
         argument = getattr(entry, "argument", entry)
         if isinstance(argument, ArrayArgument):
             return self._array(argument)
-        if isinstance(argument, VectorArgument):
-            return _VECTOR_NAMES[argument.dtype, argument.count]
+        if isinstance(argument, ValueArgument):
+            return _kind(argument.kind)
         if isinstance(argument, ScalarArgument):
             return argument.dtype.name
         assert isinstance(argument, ConstArgument)
@@ -276,8 +329,7 @@ class _Writer:
     def _array(self, argument: ArrayArgument) -> str:
         number = self._next
         self._next += 1
-        dtype = argument.element.leaves[0][1]
-        name = dtype.name if argument.count == 1 else _VECTOR_NAMES[dtype, argument.count]
+        name = _kind(argument.kind)
         axes = [":"] * argument.ndim
         first = self._shapes[number]
         if self._shapes.count(first) > 1:
@@ -291,7 +343,11 @@ class _Writer:
         return f"{name}[{', '.join(axes)}]{'' if argument.aligned else ' unaligned'}{shared}"
 
 
-_VECTOR_NAMES: Final = {(vector.dtype, vector.count): vector.name for vector in VECTORS}
+def _kind(kind: ElementType) -> str:
+    """The text of a type."""
+    if isinstance(kind, type) and "{" not in kind.__name__:
+        return modules.path_of(kind) or f"<{kind.__name__}>"
+    return name_of(kind)
 
 
 def _written(value: Any) -> str:

@@ -25,12 +25,12 @@ from khaljit.tracer.dtypes import (
 )
 from khaljit.tracer.floats import Array
 from khaljit.tracer.ir import (
-    Element,
     Options,
     Trace,
 )
 from khaljit.tracer.passes.contract import contract
 from khaljit.tracer.record import ArrayArgument, ScalarArgument, record
+from khaljit.tracer.vectors import vec
 from tests.ptx_machine import run_program
 
 __all__ = [
@@ -80,8 +80,7 @@ def recorded(function: Any, arguments: Sequence[tuple[str, Argument]], **facts: 
 
 
 def argument(dtype: DType, ndim: int = 1, count: int = 1, **facts: Any) -> ArrayArgument:
-    element = Element.scalar(dtype) if count == 1 else Element.vector(dtype, count)
-    return ArrayArgument(element, count, ndim, **facts)
+    return ArrayArgument(dtype if count == 1 else vec(count, dtype), ndim, **facts)
 
 
 # Tools.

@@ -26,12 +26,14 @@ from khaljit.tracer.dtypes import (
     u32,
     u64,
 )
+from khaljit.tracer.elements import ElementType
 from khaljit.tracer.floats import Array
 from khaljit.tracer.interpret import interpret
-from khaljit.tracer.ir import Element, Trace
+from khaljit.tracer.ir import Trace
 from khaljit.tracer.passes.contract import contract
 from khaljit.tracer.passes.pipeline import optimise
 from khaljit.tracer.record import ArrayArgument, ScalarArgument, record
+from khaljit.tracer.vectors import vec
 
 __all__ = ["KERNELS", "Kernel", "agrees", "array", "expected", "legal", "recorded"]
 
@@ -62,9 +64,8 @@ class Kernel:
     needs: tuple[DType, ...] = ()
 
 
-def array(dtype: DType | Element, ndim: int = 1, count: int = 1, **facts: Any) -> ArrayArgument:
-    element = Element.scalar(dtype) if isinstance(dtype, DType) else dtype
-    return ArrayArgument(element, count, ndim, **facts)
+def array(kind: ElementType, ndim: int = 1, **facts: Any) -> ArrayArgument:
+    return ArrayArgument(kind, ndim, **facts)
 
 
 def recorded(kernel: Kernel) -> Trace:
@@ -489,7 +490,7 @@ KERNELS: dict[str, Kernel] = {
     ),
     "vectors": Kernel(
         vectors,
-        [("points", array(Element.vector(f32, 3), 1, 3)), ("lengths", array(f32))],
+        [("points", array(vec(3, f32))), ("lengths", array(f32))],
         [_floats(99).reshape(33, 3), _zeros(33, np.float32)],
         [],
         (40, 1, 1),

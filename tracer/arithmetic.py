@@ -14,6 +14,7 @@ import numpy as np
 from khaljit.tracer import dtypes
 from khaljit.tracer.coerce import cast, fits, like, to_scalar, unify
 from khaljit.tracer.dtypes import DType, bool_, f32, f64, i32
+from khaljit.tracer.hostvectors import is_vector
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import MATH, Op
 from khaljit.tracer.proxy import Number, Proxy, Scalar, Vector, describe, fail, is_literal, live
@@ -53,19 +54,19 @@ _BITWISE: Final = (Op.AND, Op.OR, Op.XOR)
 _INTEGER: Final = (Op.SHL, Op.SHR, Op.MULHI)
 
 
-def _spread(function: Callable[[Any, Any], Any], a: object, b: object) -> Any:
+def _spread(function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
     """Apply a function of two scalars component by component."""
-    count = len(a) if isinstance(a, Vector) else len(b) if isinstance(b, Vector) else 0
-    if isinstance(a, Vector) and isinstance(b, Vector) and len(a) != len(b):
-        fail(f"{a.type_name} meets {b.type_name}", "both need the same number of components")
-    left = a.items if isinstance(a, Vector) else (a,) * count
-    right = b.items if isinstance(b, Vector) else (b,) * count
+    count = len(a) if is_vector(a) else len(b)
+    if is_vector(a) and is_vector(b) and len(a) != len(b):
+        fail(f"{describe(a)} meets {describe(b)}", "both need the same number of components")
+    left = a.items if is_vector(a) else (a,) * count
+    right = b.items if is_vector(b) else (b,) * count
     return Vector(live(a, b), tuple(function(x, y) for x, y in zip(left, right, strict=True)))
 
 
 def binary(op: Op, a: object, b: object) -> Any:
     """An arithmetic or bitwise operator on scalars and vectors."""
-    if isinstance(a, Vector) or isinstance(b, Vector):
+    if is_vector(a) or is_vector(b):
         return _spread(lambda x, y: binary(op, x, y), a, b)
     for one in (a, b):
         if isinstance(one, Proxy) and not isinstance(one, Scalar):
@@ -98,7 +99,7 @@ def _wrap(recorder: Recorder, value: Value, *operands: object) -> Scalar:
 
 def compare(op: Op, a: object, b: object) -> Any:
     """A comparison; literals out of the other type's range compare as the numbers they are."""
-    if isinstance(a, Vector) or isinstance(b, Vector):
+    if is_vector(a) or is_vector(b):
         return _spread(lambda x, y: compare(op, x, y), a, b)
     recorder = live(a, b)
     recorder.mark()
@@ -128,7 +129,7 @@ def _foregone(op: Op, literal: int, mirrored: bool) -> bool:
 
 def invert(a: Any) -> Any:
     """``~a``: bitwise not, logical for bool."""
-    if isinstance(a, Vector):
+    if is_vector(a):
         return a.mapped(invert)
     recorder = live(a)
     recorder.mark()
@@ -139,7 +140,7 @@ def invert(a: Any) -> Any:
 
 def number_function(op: Op, a: Any) -> Any:
     """NEG or ABS of a number."""
-    if isinstance(a, Vector):
+    if is_vector(a):
         return a.mapped(lambda item: number_function(op, item))
     recorder = live(a)
     recorder.mark()
@@ -152,7 +153,7 @@ def number_function(op: Op, a: Any) -> Any:
 def float_function(op: Op, *args: Any) -> Any:
     """A function of floats; integers become f32 (f64 where they have 64 bits)."""
     for arg in args:
-        if isinstance(arg, Vector):
+        if is_vector(arg):
             return arg.mapped(lambda item: float_function(op, item))
     recorder = live(*args)
     recorder.mark()
@@ -183,7 +184,7 @@ def float_operands(recorder: Recorder, args: Sequence[Any]) -> tuple[DType, tupl
 
 def power(base: Any, exponent: Any) -> Any:
     """``base ** exponent``; small literal exponents are products."""
-    if isinstance(base, Vector) or isinstance(exponent, Vector):
+    if is_vector(base) or is_vector(exponent):
         return _spread(power, base, exponent)
     if type(exponent) is int and isinstance(base, Scalar):
         small = 1 <= exponent <= 3 if base.dtype.is_float else exponent >= 0
@@ -233,11 +234,10 @@ def _run_time_power(base: Any, exponent: Any) -> Any:
 def select(condition: Any, yes: Any, no: Any) -> Any:
     """``yes`` where the condition holds, else ``no``; both are computed."""
     for choice in (condition, yes, no):
-        if isinstance(choice, Vector):
+        if is_vector(choice):
             count = len(choice)
             parts = [
-                part.items if isinstance(part, Vector) else (part,) * count
-                for part in (condition, yes, no)
+                part.items if is_vector(part) else (part,) * count for part in (condition, yes, no)
             ]
             return Vector(live(choice), tuple(map(select, *parts)))
     recorder = live(condition, yes, no)

@@ -142,6 +142,12 @@ class Builder:
             return self.const(index, extent)
         return self.pure(Op.SHAPE, (memory,), axis, index)
 
+    def extents(self, memory: Value, access: Access) -> list[Value]:
+        """The extent of each axis that an access that is not flat has an index for."""
+        assert isinstance(memory.attr, Memory)
+        extents = [self.shape(memory, axis) for axis in range(memory.attr.ndim)]
+        return extents + [self.const(index, extent) for extent, _ in access.inner]
+
     def stride(self, memory: Value, axis: int) -> Value:
         return self.pure(Op.STRIDE, (memory,), axis, index)
 

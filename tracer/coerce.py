@@ -11,6 +11,7 @@ import numpy as np
 from khaljit.tracer import dtypes
 from khaljit.tracer.build import to_bits, to_number
 from khaljit.tracer.dtypes import DType, MixError, bool_, f32, f64, i32
+from khaljit.tracer.hostvectors import is_vector
 from khaljit.tracer.ir import Value
 from khaljit.tracer.proxy import Literal, Proxy, Scalar, Vector, describe, fail, is_literal, live
 from khaljit.tracer.recorder import Recorder, recording
@@ -158,9 +159,9 @@ def unsettled_type(loose: Scalar, strong: DType) -> DType:
     return dtype
 
 
-def cast(value: object, dtype: DType) -> Any:
+def cast(value: Any, dtype: DType) -> Any:
     """An explicit cast: any number to any type."""
-    if isinstance(value, Vector):
+    if is_vector(value):
         return value.mapped(lambda item: cast(item, dtype))
     recorder = live(value)
     recorder.mark()
@@ -217,15 +218,17 @@ def store_cast(recorder: Recorder, value: object, dtype: DType, where: str) -> S
     return Scalar(recorder, recorder.builder.cast(scalar.value, dtype))
 
 
-def replaced(vector: Vector, places: tuple[int, ...], value: object) -> Vector:
+def replaced(vector: Vector, places: tuple[int, ...], value: Any) -> Vector:
     """A vector with some components changed, converted as stores are."""
     if len(set(places)) != len(places):
         fail("a swizzle that is assigned to names a component twice")
-    new = value.items if isinstance(value, Vector) else (value,)
+    new = value.items if is_vector(value) else (value,)
     if len(new) != len(places):
         fail(f"{describe(value)} does not fit {len(places)} components")
     recorder = live(vector)
-    items = list(vector.items)
-    for place, item in zip(places, new, strict=True):
-        items[place] = store_cast(recorder, item, vector.dtype, "the component")
-    return Vector(recorder, tuple(items))
+    return vector.with_items(
+        {
+            place: store_cast(recorder, item, vector.dtype, "the component")
+            for place, item in zip(places, new, strict=True)
+        }
+    )

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
@@ -20,6 +21,7 @@ __all__ = [
     "FLOATS",
     "INTEGERS",
     "DType",
+    "FixedArray",
     "Kind",
     "MixError",
     "bf16",
@@ -29,6 +31,7 @@ __all__ = [
     "f16",
     "f32",
     "f64",
+    "fixed_array",
     "i8",
     "i16",
     "i32",
@@ -106,6 +109,10 @@ class DType:
                 return recorded
         return host_cast(self, value)
 
+    def __getitem__(self, shape: int | tuple[int, ...]) -> FixedArray:
+        """A field of a struct that is a fixed array: ``kj.i8[32]``, ``kj.f32[3, 4]``."""
+        return fixed_array(self, shape)
+
     @property
     def size(self) -> int:
         """Bytes in memory; also the alignment."""
@@ -134,6 +141,36 @@ class DType:
         if self.kind is Kind.BOOL:
             return 0, 1
         return -(1 << bits - 1), (1 << bits - 1) - 1
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FixedArray:
+    """A fixed number of items of one kind, one behind the other: ``kj.i8[32]``."""
+
+    item: Any
+    extent: int
+
+    def __repr__(self) -> str:
+        item, extents = self.item, [str(self.extent)]
+        while isinstance(item, FixedArray):
+            extents.append(str(item.extent))
+            item = item.item
+        name = item.__name__ if isinstance(item, type) else repr(item)
+        return f"{name}[{', '.join(extents)}]"
+
+
+def fixed_array(item: Any, shape: Any) -> FixedArray:
+    """A fixed array of one or more axes; TypeError for what is no shape."""
+    extents = shape if isinstance(shape, tuple) else (shape,)
+    if not extents or not all(type(one) is int and one > 0 for one in extents):
+        raise TypeError(
+            f"{shape!r} is no shape of a fixed array: write positive ints, as kj.i8[32]"
+        )
+    for extent in reversed(extents):
+        item = FixedArray(item, extent)
+    assert isinstance(item, FixedArray)
+    return item
 
 
 # How casts of plain numbers are recorded; gives None where no kernel is. The proxies know.

@@ -14,7 +14,8 @@
     └── InternalError         a defect of khaljit itself
 
     UserWarning
-    └── PerformanceWarning    something is right, and slower than it needs to be
+    ├── PerformanceWarning    something is right, and slower than it needs to be
+    └── TraceWarning          a kernel is recorded, and likely not what was meant
 
 Every message says what is wrong, where in the user's kernel, and how to mend it. Catch by class,
 never by text.
@@ -42,7 +43,12 @@ __all__ = [
     "PerformanceWarning",
     "Site",
     "TraceError",
+    "TraceWarning",
 ]
+
+
+class TraceWarning(UserWarning):
+    """A kernel that can be recorded, and is likely not what was meant."""
 
 
 @final

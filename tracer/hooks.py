@@ -16,17 +16,19 @@ from typing import Any, Final
 import numpy as np
 
 from khaljit.tracer import host
-from khaljit.tracer.arithmetic import compare, select, truth
-from khaljit.tracer.coerce import replaced as replaced_vector
+from khaljit.tracer.arithmetic import select, truth
 from khaljit.tracer.coerce import to_scalar
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import TraceError
 from khaljit.tracer.flow import Block, Chain, For, If, While
+from khaljit.tracer.hostvectors import HostVector
 from khaljit.tracer.intrinsics.storage import constant, guard_contents
 from khaljit.tracer.ir import Note
 from khaljit.tracer.memory import Array
 from khaljit.tracer.messages import MAX_SHOWN, joined
 from khaljit.tracer.ops import Op
+from khaljit.tracer.parts import Step, choose_item, load, steps_of
+from khaljit.tracer.parts import assign as assign_part
 from khaljit.tracer.proxy import (
     Scalar,
     Vector,
@@ -39,6 +41,7 @@ from khaljit.tracer.proxy import (
 from khaljit.tracer.recorder import Attribute, Cell, Item, Recorder, current, user_site
 from khaljit.tracer.rewrite import is_rewritten, rewrite
 from khaljit.tracer.state import UNSET as UNSET
+from khaljit.tracer.structs import is_instance
 
 slice = builtins.slice
 
@@ -286,6 +289,10 @@ def _len(owner: Any) -> Any:
     return host.ALWAYS[len](owner)
 
 
+def _is_value(one: Any) -> bool:
+    return is_proxy(one) or is_instance(one) or isinstance(one, HostVector | tuple)
+
+
 def item(owner: Any, key: Any) -> Any:
     """``owner[key]``"""
     if isinstance(owner, Array | Vector):
@@ -300,11 +307,8 @@ def item(owner: Any, key: Any) -> Any:
             is_literal(one) or isinstance(one, np.generic) for one in owner
         ):
             return constant(tuple(owner))[key]
-        if isinstance(owner, tuple | list) and owner and all(is_proxy(one) for one in owner):
-            picked = owner[-1]
-            for place in range(len(owner) - 2, -1, -1):
-                picked = select(compare(Op.EQ, key, place), owner[place], picked)
-            return picked
+        if isinstance(owner, tuple | list) and owner and all(map(_is_value, owner)):
+            return choose_item(tuple(owner), key)
         fail(
             f"{describe(owner)} is indexed with a run-time value",
             "only arrays, vectors and tuples of numbers can be: pass the data as an array",
@@ -315,60 +319,44 @@ def item(owner: Any, key: Any) -> Any:
     return owner[key]  # a container from outside is guarded as a whole
 
 
-def store(owner: Any, key: Any, path: tuple[str, ...], value: Any) -> Any:
-    """``owner[key].path = value``; gives what the owner's name holds afterwards."""
-    if isinstance(owner, Array):
-        _store_to_array(owner, key, path, value)
-        return owner
-    if isinstance(owner, Vector):
-        if path:
-            fail(f"{owner.dtype.name} has no attribute {path[0]!r}")
-        if isinstance(key, Scalar):
-            new = [select(compare(Op.EQ, key, k), value, one) for k, one in enumerate(owner.items)]
-            return replaced_vector(owner, tuple(range(len(new))), Vector(live(owner), tuple(new)))
-        return replaced_vector(owner, (owner.place(key),), value)
-    if isinstance(owner, Scalar):
-        fail(f"{describe(owner)} cannot be indexed", "only arrays and vectors can be stored to")
-    if isinstance(owner, np.ndarray):
-        fail("a captured NumPy array is written", "pass it as an argument")
-    if path:
-        fail(
-            f"an attribute of an item of {describe(owner)} is assigned",
-            "kernels change no host objects",
-        )
-    _refuse_mutation(owner)
-    owner[key] = value
+def path(root: Any, form: str, *parts: Any) -> Any:
+    """``root[i].vel.x``: attributes and keys, some attribute behind a key."""
+    return _from(root, steps_of(form, parts))
+
+
+def _from(owner: Any, steps: list[Step]) -> Any:
+    for place, (is_attribute, part) in enumerate(steps):
+        if isinstance(owner, Array) and not is_attribute:
+            return load(owner, steps[place:], _from)
+        owner = attribute(owner, part) if is_attribute else item(owner, part)
     return owner
 
 
-def _store_to_array(owner: Array, key: Any, path: tuple[str, ...], value: Any) -> None:
-    if not path:
-        owner[key] = value
-    elif len(path) == 1 and owner.count > 1:
-        probe = Vector(live(owner), tuple(_placeholder(owner) for _ in range(owner.count)))
-        places = probe.places(path[0])
-        if len(set(places)) != len(places):
-            fail("a swizzle that is assigned to names a component twice")
-        owner.store(key, places, value)
-    else:
-        fail(f"{owner.element_name} has no attribute {'.'.join(path)!r}")
+def assign(root: Any, form: str, value: Any, *parts: Any) -> Any:
+    """``root[i].vel.x = value``; gives what the root's name holds afterwards."""
+    return assign_part(root, steps_of(form, parts), value, _assign_on_host)
 
 
-def _placeholder(owner: Array) -> Scalar:
-    recorder = live(owner)
-    return Scalar(recorder, recorder.builder.const(owner.dtype, 0))
-
-
-def replaced(owner: Any, path: tuple[str, ...], value: Any) -> Any:
-    """``owner.path = value``; gives the new value of the owner's name."""
-    if isinstance(owner, Vector) and len(path) == 1:
-        return replaced_vector(owner, owner.places(path[0]), value)
-    if is_proxy(owner):
-        fail(f"{describe(owner)} has no attribute {'.'.join(path)!r} to assign")
-    fail(
-        f"an attribute of {describe(owner)} is assigned in a kernel",
-        "kernels change no host objects: store results to an array",
-    )
+def _assign_on_host(owner: Any, steps: list[Step], value: Any) -> Any:
+    """Assign to a part of an object of the host: only what it leads to can change."""
+    (is_attribute, part), behind = steps[0], steps[1:]
+    if behind:
+        inner = attribute(owner, part) if is_attribute else item(owner, part)
+        changed = assign_part(inner, behind, value, _assign_on_host)
+        if changed is inner:
+            return owner
+        value = changed
+    if isinstance(owner, np.ndarray):
+        fail("a captured NumPy array is written", "pass it as an argument")
+    if is_attribute or isinstance(owner, tuple):
+        what = f"an attribute of {describe(owner)}" if is_attribute else "an item of a tuple"
+        fail(
+            f"{what} is assigned in a kernel",
+            "kernels change no host objects: store results to an array",
+        )
+    _refuse_mutation(owner)
+    owner[part] = value
+    return owner
 
 
 def captured(owner: Any, changed: Any) -> None:

@@ -417,8 +417,9 @@ class _Machine:
                 return where, None if guard is None else env[guard]
 
             return flat
-        extents = self.windows[value.args[0]].shape
-        axes = list(zip(places, extents, cell.steps, strict=True))
+        extents = (*self.windows[value.args[0]].shape, *(extent for extent, _ in access.inner))
+        steps = (*cell.steps, *(step // cell.unit for _, step in access.inner))
+        axes = list(zip(places, extents, steps, strict=True))
         checked = access.checked
 
         def indexed() -> tuple[Array, Array | None]:

@@ -153,8 +153,9 @@ class Value:
 
     @property
     def indices(self) -> tuple[Value, ...]:
-        """The indices of a memory operation: one per axis, or the one flat offset."""
-        return self.args[1 : 2 if self.access.flat else 1 + self.memory.ndim]
+        """The indices of a memory operation: one per axis (of the memory, then of the fixed arrays
+        inside the element), or the one flat offset."""
+        return self.args[1 : 1 + self._places]
 
     @property
     def guard(self) -> Value | None:
@@ -164,9 +165,13 @@ class Value:
     @property
     def operands(self) -> tuple[Value, ...]:
         """What a store or atomic writes; empty for a load."""
+        return self.args[1 + self._places + self.access.guarded :]
+
+    @property
+    def _places(self) -> int:
+        """How many operands say where a memory operation goes."""
         access = self.access
-        start = 2 + access.guarded if access.flat else 1 + self.memory.ndim
-        return self.args[start:]
+        return 1 if access.flat else self.memory.ndim + len(access.inner)
 
 
 @final
@@ -201,13 +206,20 @@ class Element:
 
     Attributes:
         size: bytes from one element to the next of a contiguous array.
-        align: alignment in bytes; offsets and strides are counted in units of it.
-        leaves: byte offset and type of each scalar inside, by rising offset.
+        align: bytes that offsets and strides count; the element's alignment, or less where fixed
+            arrays inside have smaller steps.
+        leaves: byte offset and type of each scalar inside, by rising offset. Each is aligned to
+            its own size.
     """
 
     size: int
     align: int
     leaves: tuple[tuple[int, DType], ...]
+
+    @property
+    def alignment(self) -> int:
+        """Bytes that the address of every element is a multiple of."""
+        return max(dtype.size for _, dtype in self.leaves)
 
     @classmethod
     def scalar(cls, dtype: DType) -> Element:
@@ -297,6 +309,8 @@ class Access:
             and no part of the meaning.
         uniform: of a load from shared memory: all invocations of a workgroup that read there
             together find the same, since barriers stand around it.
+        inner: extent, and bytes from one item to the next, of each axis of the fixed arrays inside
+            the element that the scalar is an item of; ``leaf`` is then the first item's.
     """
 
     leaf: int = 0
@@ -305,6 +319,7 @@ class Access:
     guarded: bool = False
     inside: frozenset[int] = field(compare=False, default=frozenset())
     uniform: bool = False
+    inner: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -409,6 +409,7 @@ class _Parser:
         if guarded:
             args.append(self._operand())
         leaf = self._setting("leaf") if self._peek() == "leaf" else 0
+        inner = self._inner() if self._peek() == "inner" else ()
         checked = not self._accept("unchecked")
         uniform = self._accept("uniform")
         if self._accept("<-"):
@@ -416,8 +417,23 @@ class _Parser:
             while self._accept(","):
                 args.append(self._operand())
         if op is Op.ATOMIC:
-            return tuple(args), AtomicAccess(leaf, checked, flat, guarded, kind=kind, order=order)
-        return tuple(args), Access(leaf, checked, flat, guarded, uniform=uniform)
+            return tuple(args), AtomicAccess(
+                leaf, checked, flat, guarded, inner=inner, kind=kind, order=order
+            )
+        return tuple(args), Access(leaf, checked, flat, guarded, uniform=uniform, inner=inner)
+
+    def _inner(self) -> tuple[tuple[int, int], ...]:
+        """Extent and step of each fixed array inside an element."""
+        self._expect("inner")
+        self._expect("=")
+        self._expect("[")
+        axes: list[tuple[int, int]] = []
+        while not axes or self._accept(","):
+            extent = self._integer()
+            self._expect(",")
+            axes.append((extent, self._integer()))
+        self._expect("]")
+        return tuple(axes)
 
     def _loop(self, results: tuple[tuple[str, DType], ...]) -> None:
         params: list[Value] = []

@@ -6,14 +6,14 @@ bool is a literal and takes the type of what it meets; a NumPy scalar keeps its 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, final
 
 from khaljit.tracer import dtypes
 from khaljit.tracer.dtypes import DType, bool_, f32, f64
 from khaljit.tracer.errors import InternalError, TraceError
 from khaljit.tracer.ir import Value
-from khaljit.tracer.recorder import Recorder, recording, user_site
+from khaljit.tracer.recorder import Change, Recorder, recording, user_site
 
 __all__ = [
     "Literal",
@@ -26,6 +26,7 @@ __all__ = [
     "is_literal",
     "is_proxy",
     "live",
+    "swizzle",
     "vector_name",
 ]
 
@@ -160,23 +161,48 @@ class Scalar(Number):
 _SWIZZLES: Final = ("xyzw", "rgba", "stpq")
 
 
+def swizzle(name: str, count: int) -> tuple[int, ...] | None:
+    """The components of a vector that a name such as ``xy`` stands for; None if it is none."""
+    if 1 <= len(name) <= 4:
+        for letters in _SWIZZLES:
+            if all(letter in letters[:count] for letter in name):
+                return tuple(letters.index(letter) for letter in name)
+    return None
+
+
 @final
 class Vector(Number):
     """Two, three or four scalars of one type; a value, never a place in memory."""
 
-    __slots__ = ("items",)
+    __slots__ = ("_change", "_items")
 
-    def __init__(self, recorder: Recorder, items: tuple[Scalar, ...]) -> None:
+    def __init__(
+        self, recorder: Recorder, items: tuple[Scalar, ...], change: Change | None = None
+    ) -> None:
         self._recorder = recorder
-        self.items = items
+        self._items = items
+        self._change = change
+
+    @property
+    def items(self) -> tuple[Scalar, ...]:
+        """Its components; reads them."""
+        if self._change is not None:
+            self._change.read = True
+        return self._items
+
+    def with_items(self, items: Mapping[int, Scalar]) -> Vector:
+        """A vector with some other components; reads nothing."""
+        recorder = self._live()
+        new = tuple(items.get(place, item) for place, item in enumerate(self._items))
+        return Vector(recorder, new, recorder.changed(self._change, self.type_name))
 
     @property
     def dtype(self) -> DType:
-        return self.items[0].dtype
+        return self._items[0].dtype
 
     @property
     def type_name(self) -> str:
-        return vector_name(self.dtype, len(self.items))
+        return vector_name(self.dtype, len(self._items))
 
     @property
     def described(self) -> str:
@@ -186,7 +212,7 @@ class Vector(Number):
         return f"<{self.type_name} of a kernel>"
 
     def __len__(self) -> int:
-        return len(self.items)
+        return len(self._items)
 
     def __iter__(self) -> Any:
         return iter(self.items)
@@ -199,22 +225,19 @@ class Vector(Number):
 
     def places(self, name: str) -> tuple[int, ...]:
         """The components that a swizzle such as ``xy`` names."""
-        if 1 <= len(name) <= 4:
-            for letters in _SWIZZLES:
-                if all(letter in letters for letter in name):
-                    places = tuple(letters.index(letter) for letter in name)
-                    if max(places) < len(self.items):
-                        return places
+        places = swizzle(name, len(self._items))
+        if places is not None:
+            return places
         fail(
             f"{self.type_name} has no attribute {name!r}",
-            f"its components are {', '.join('xyzw'[: len(self.items)])}",
+            f"its components are {', '.join('xyzw'[: len(self._items)])}",
         )
 
     def __getitem__(self, key: object) -> Any:
         return self.items[self.place(key)]
 
     def place(self, key: object) -> int:
-        if not isinstance(key, int) or not 0 <= key < len(self.items):
+        if not isinstance(key, int) or not 0 <= key < len(self._items):
             fail(f"index {key!r} is out of range for {self.type_name}")
         return key
 

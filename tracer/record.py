@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType, FunctionType, TracebackType
@@ -10,11 +11,11 @@ from typing import Any, Final, final
 
 from khaljit.tracer import hooks
 from khaljit.tracer.dtypes import DType
-from khaljit.tracer.errors import KhaljitError, Site, TraceError
+from khaljit.tracer.elements import ElementType, element_of, scalar_names
+from khaljit.tracer.errors import KhaljitError, Site, TraceError, TraceWarning
 from khaljit.tracer.ir import (
     IDS,
     ArrayParam,
-    Element,
     Memory,
     Options,
     ScalarParam,
@@ -25,8 +26,10 @@ from khaljit.tracer.ir import (
 from khaljit.tracer.memory import Array
 from khaljit.tracer.ops import Op
 from khaljit.tracer.passes.report_bounds import report_bounds
-from khaljit.tracer.proxy import Scalar, Vector
+from khaljit.tracer.proxy import Scalar
 from khaljit.tracer.recorder import _CURRENT, Guard, Recorder, is_own
+from khaljit.tracer.structs import assemble
+from khaljit.tracer.vectors import VectorType
 
 __all__ = [
     "ArrayArgument",
@@ -34,7 +37,7 @@ __all__ = [
     "GroupArgument",
     "Recording",
     "ScalarArgument",
-    "VectorArgument",
+    "ValueArgument",
     "record",
 ]
 
@@ -44,8 +47,7 @@ __all__ = [
 class ArrayArgument:
     """An array parameter; see `ArrayParam` for the facts of the launch signature."""
 
-    element: Element
-    count: int  # scalars in an element that is a vector; 1 for a scalar
+    kind: ElementType
     ndim: int
     contiguous: bool = True
     aligned: bool = False
@@ -63,11 +65,10 @@ class ScalarArgument:
 
 @final
 @dataclass(frozen=True, slots=True)
-class VectorArgument:
-    """A run-time vector, passed as its scalars."""
+class ValueArgument:
+    """A run-time vector or struct, passed as its scalars."""
 
-    dtype: DType
-    count: int
+    kind: VectorType | type[Any]
 
 
 @final
@@ -94,7 +95,7 @@ class GroupArgument:
     parts: tuple[Argument, ...]
 
 
-Argument = ArrayArgument | ScalarArgument | VectorArgument | ConstArgument | GroupArgument
+Argument = ArrayArgument | ScalarArgument | ValueArgument | ConstArgument | GroupArgument
 
 
 @final
@@ -162,6 +163,7 @@ def record(
         )
         if workgroup is None:
             _check_unobserved(trace)
+        _warn_of_unread(recorder)
         if trace.options.debug:
             trace = report_bounds(trace)
         return Recording(trace, tuple(recorder.guards.values()))
@@ -185,10 +187,13 @@ class _Parameters:
             return argument.value
         if isinstance(argument, ScalarArgument):
             return self._scalar(name, argument.dtype)
-        if isinstance(argument, VectorArgument):
-            letters = "xyzw"[: argument.count]
-            items = (self._scalar(f"{name}.{letter}", argument.dtype) for letter in letters)
-            return Vector(self._recorder, tuple(items))
+        if isinstance(argument, ValueArgument):
+            labels = scalar_names(argument.kind, name)
+            leaves = element_of(argument.kind).leaves
+            scalars = [
+                self._scalar(label, dtype) for label, (_, dtype) in zip(labels, leaves, strict=True)
+            ]
+            return assemble(self._recorder, argument.kind, iter(scalars))
         if isinstance(argument, ArrayArgument):
             return self._array(name, argument)
         return self._group(name, argument)
@@ -210,13 +215,15 @@ class _Parameters:
 
     def _array(self, name: str, argument: ArrayArgument) -> Array:
         number = len(self.arrays)
-        memory = Memory(Space.ARRAY, number, argument.element, (None,) * argument.ndim)
+        element = element_of(argument.kind)
+        memory = Memory(Space.ARRAY, number, element, (None,) * argument.ndim)
         same_shape = number if argument.same_shape is None else argument.same_shape
         same_view = number if argument.same_view is None else argument.same_view
         self.arrays.append(
             ArrayParam(name, memory, argument.contiguous, argument.aligned, same_shape, same_view)
         )
-        return Array(self._recorder, self._recorder.builder.memory(memory), name, argument.count)
+        value = self._recorder.builder.memory(memory)
+        return Array.whole(self._recorder, value, argument.kind, name)
 
 
 def _run(
@@ -273,6 +280,19 @@ def _site_of(traceback: TracebackType | None) -> Site | None:
             found = traceback.tb_frame, traceback.tb_lasti
         traceback = traceback.tb_next
     return None if found is None else Site.of_instruction(found[0].f_code, found[1])
+
+
+def _warn_of_unread(recorder: Recorder) -> None:
+    """A copy that is changed and never read: the kernel likely means to change what it is of."""
+    for change in recorder.changes:
+        if not change.read:
+            site = change.at or Site("<unknown>", 0)
+            message = (
+                f"a part of a {change.what} is changed that nothing reads: what a name holds is a "
+                f"copy, and changing it changes no array\n  mend: store to the element, as "
+                f"a[i].x = ..., or store the whole again: a[i] = v"
+            )
+            warnings.warn_explicit(message, TraceWarning, site.file, site.line)
 
 
 def _check_unobserved(trace: Trace) -> None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Attribute",
     "Cell",
+    "Change",
     "Guard",
     "Item",
     "Recorder",
@@ -130,6 +131,16 @@ def _equal(a: object, b: object) -> bool:
     return isinstance(a, int | str | bytes | np.dtype) and a == b
 
 
+@final
+@dataclass(slots=True)
+class Change:
+    """A part of a name's value was changed; ``read`` when anything of it was used after."""
+
+    what: str
+    at: Site | None
+    read: bool = False
+
+
 _CONTAINERS: Final = (list, dict, set, deque)
 # Special methods that Python calls without a hook's knowledge.
 _OPERATORS: Final = {
@@ -183,6 +194,7 @@ class Recorder:
         outside: objects that were read from outside, by id; those made while tracing are not.
         sites: places in the source that notes point into.
         formatted: run-time values that an f-string asked for a text, with their formats.
+        changes: copies of which a part was changed.
         unset: where a variable was left without a value on some path, by name.
         unsettled: a loop variable of no settled type met a type that its default would not have
             given way to, so that its loop must be recorded again.
@@ -198,6 +210,7 @@ class Recorder:
     outside: dict[int, object] = field(default_factory=dict)
     sites: list[Site] = field(default_factory=list)
     formatted: list[tuple[object, str]] = field(default_factory=list)
+    changes: list[Change] = field(default_factory=list)
     unset: dict[str, Site | None] = field(default_factory=dict)
     workgroup: tuple[int, int, int] | None = None
     operations: int = 0
@@ -247,6 +260,13 @@ class Recorder:
         self.counts[space] = number + 1
         return self.builder.memory(Memory(space, number, element, shape, data))
 
+    def changed(self, before: Change | None, what: str) -> Change:
+        """Remember that a part of a value is changed, whose last change nobody may have read."""
+        if before is not None and not before.read:
+            return before
+        self.changes.append(Change(what, user_site()))
+        return self.changes[-1]
+
     def guard(self, key: tuple[object, ...], name: str, read: Callable[[], object]) -> object:
         """Read something from outside and remember what it was."""
         found = self.guards.get(key)
@@ -267,7 +287,11 @@ class Recorder:
             if id(one) in self.outside:
                 continue
             self.outside[id(one)] = one
-            if _guarded_whole(one):
+            contents_of = getattr(type(one), "__kj_bytes__", None)
+            if contents_of is not None:  # a vector or struct of the host
+                read = functools.partial(contents_of, one)
+                self.guards["items", id(one)] = Guard(f"a {type(one).__name__}", read, read())
+            elif _guarded_whole(one):
                 contents = _contents(one)
                 key, read = ("items", id(one)), functools.partial(_unchanged, one, contents)
                 self.guards[key] = Guard(f"a captured {type(one).__name__}", read, True)

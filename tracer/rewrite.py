@@ -422,25 +422,26 @@ class _Rewriter:
             return new
         if isinstance(target, ast.Name):
             return [self._at(ast.Assign([target], value), target)]
-        path, place = _path(target)
-        if isinstance(place, ast.Subscript) and not isinstance(place.value, ast.Name):
-            return [self._store_item(place, path, value, None)]
-        if isinstance(place, ast.Subscript):
-            assert isinstance(place.value, ast.Name)
-            return [self._store_item(place, path, value, place.value.id)]
-        assert isinstance(place, ast.Name)
-        call = self._hook("replaced", self._load_name(place), _names(path), value, at=target)
-        return [self._rebind(place.id, call, target)]
+        root, form, steps = self._steps(target)
+        owner = self._load_name(root) if isinstance(root, ast.Name) else self.visit(root)
+        call = self._hook("assign", owner, ast.Constant(form), value, *steps, at=target)
+        if isinstance(root, ast.Name):
+            return [self._rebind(root.id, call, target)]
+        return [self._at(ast.Expr(call), target)]
 
-    def _store_item(
-        self, place: ast.Subscript, path: tuple[str, ...], value: ast.expr, root: str | None
-    ) -> ast.stmt:
-        call = self._hook(
-            "store", self.visit(place.value), self._key(place.slice), _names(path), value, at=place
-        )
-        if root is None:
-            return self._at(ast.Expr(call), place)
-        return self._rebind(root, call, place)
+    def _steps(self, node: ast.expr) -> tuple[ast.expr, str, list[ast.expr]]:
+        """``a[i].vel`` as its root, the form ``ka`` of its steps, and i and "vel"."""
+        form = ""
+        parts: list[ast.expr] = []
+        while isinstance(node, ast.Attribute | ast.Subscript):
+            if isinstance(node, ast.Attribute):
+                form = f"a{form}"
+                parts.append(self._at(ast.Constant(self._mangled(node.attr)), node))
+            else:
+                form = f"k{form}"
+                parts.append(self._key(node.slice))
+            node = node.value
+        return node, form, parts[::-1]
 
     def _rebind(self, name: str, call: ast.expr, at: ast.expr) -> ast.stmt:
         """A vector is a value: changing a part gives its name a new one."""
@@ -452,24 +453,38 @@ class _Rewriter:
     def _do_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:  # noqa: N802
         if isinstance(node.target, ast.Name):
             return [self.visit(node)]
-        path, place = _path(node.target)
         new: list[ast.stmt] = []
-        if isinstance(place, ast.Subscript):  # its parts are evaluated once
-            owner, key = self._fresh("owner"), self._fresh("key")
-            root = place.value
-            if not isinstance(root, ast.Name):
-                new.append(self._assign(owner, self.visit(root), root))
-                root = self._at(ast.Name(owner, ast.Load()), root)
-            new.append(self._assign(key, self._key(place.slice), place.slice))
-            name = self._at(ast.Name(key, ast.Load()), place.slice)
-            place = self._at(ast.Subscript(root, name, ast.Load()), place)
-        target: ast.expr = place
-        for part in path:
-            target = self._at(ast.Attribute(target, part, ast.Load()), node.target)
+        target = self._once(node.target, new)
         value = self._fresh("value")
         combined = self._at(ast.BinOp(self.visit(target), node.op, self.visit(node.value)), node)
         new.append(self._assign(value, combined, node))
-        return [*new, *self._store(target, self._at(ast.Name(value, ast.Load()), node))]
+        return [
+            *new,
+            *self._store(self._once(target, []), self._at(ast.Name(value, ast.Load()), node)),
+        ]
+
+    def _once(self, target: ast.expr, new: list[ast.stmt]) -> ast.expr:
+        """A target whose root and keys are names; ``new`` gets the statements that set them.
+
+        What is made of nothing but names is copied, since visiting changes it.
+        """
+        if isinstance(target, ast.Attribute):
+            inner = self._once(target.value, new)
+            return self._at(ast.Attribute(inner, target.attr, ast.Load()), target)
+        if isinstance(target, ast.Subscript):
+            inner = self._once(target.value, new)
+            if isinstance(target.slice, ast.Name):
+                key = target.slice.id
+            else:
+                key = self._fresh("key")
+                new.append(self._assign(key, self._key(target.slice), target.slice))
+            name = self._at(ast.Name(key, ast.Load()), target.slice)
+            return self._at(ast.Subscript(inner, name, ast.Load()), target)
+        if isinstance(target, ast.Name):
+            return self._at(ast.Name(target.id, ast.Load()), target)
+        owner = self._fresh("owner")
+        new.append(self._assign(owner, self.visit(target), target))
+        return self._at(ast.Name(owner, ast.Load()), target)
 
     def _do_AnnAssign(self, node: ast.AnnAssign) -> list[ast.stmt]:  # noqa: N802
         if node.value is None:
@@ -547,14 +562,26 @@ class _Rewriter:
     def _ex_Attribute(self, node: ast.Attribute) -> ast.expr:  # noqa: N802
         if not isinstance(node.ctx, ast.Load):
             return node
-        name = node.attr
+        if _is_path(node):
+            return self._path(node)
+        name = ast.Constant(self._mangled(node.attr))
+        return self._hook("attribute", self.visit(node.value), name, at=node)
+
+    def _mangled(self, name: str) -> str:
+        """An attribute's name as a class's body has it."""
         if name.startswith("__") and not name.endswith("__") and self._owner:
-            name = f"_{self._owner.lstrip('_')}{name}"
-        return self._hook("attribute", self.visit(node.value), ast.Constant(name), at=node)
+            return f"_{self._owner.lstrip('_')}{name}"
+        return name
+
+    def _path(self, node: ast.expr) -> ast.expr:
+        root, form, parts = self._steps(node)
+        return self._hook("path", self.visit(root), ast.Constant(form), *parts, at=node)
 
     def _ex_Subscript(self, node: ast.Subscript) -> ast.expr:  # noqa: N802
         if not isinstance(node.ctx, ast.Load):
             return node
+        if _is_path(node):
+            return self._path(node)
         return self._hook("item", self.visit(node.value), self._key(node.slice), at=node)
 
     def _key(self, node: ast.expr) -> ast.expr:
@@ -677,10 +704,10 @@ def _is_plain_target(target: ast.expr) -> bool:
     return isinstance(target, ast.Name | ast.Starred)
 
 
-def _path(target: ast.expr) -> tuple[tuple[str, ...], ast.expr]:
-    """``a[i].vel.x`` as (("vel", "x"), a[i]); the attributes and what they are of."""
-    parts: list[str] = []
-    while isinstance(target, ast.Attribute):
-        parts.append(target.attr)
-        target = target.value
-    return tuple(reversed(parts)), target
+def _is_path(node: ast.expr) -> bool:
+    """Whether something stands behind an item: ``a[i].vel``, ``a[i].rows[j]``, ``a[i][j]``."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+        if isinstance(node, ast.Subscript):
+            return True
+    return False

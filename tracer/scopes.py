@@ -12,7 +12,7 @@ __all__ = ["assigned", "bound", "flag_breaks", "jumps"]
 class _Assigned(ast.NodeVisitor):
     """Names that statements assign in their own function: nested functions, lambdas and
     comprehensions have their own. With ``parts``, a name whose item or attribute is assigned is
-    one too: it may hold a vector, which is then another."""
+    one too: it may hold a vector or struct, which is then another."""
 
     def __init__(self, parts: bool) -> None:
         self.names: dict[str, None] = {}
@@ -51,11 +51,9 @@ class _Assigned(ast.NodeVisitor):
 
 
 def _root_name(node: ast.expr) -> ast.Name | None:
-    """The name that ``name.x.y`` or ``name[i]`` starts with; None when it stands in an array."""
-    if isinstance(node, ast.Attribute):
-        return _root_name(node.value)
-    if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
-        return node.value
+    """The name that ``name.x.y`` or ``name[i]`` starts with; None where it is something else."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
     return node if isinstance(node, ast.Name) else None
 
 

@@ -1,12 +1,12 @@
 """Variables at branches and loops: what they hold, flattened to scalars, and how paths merge.
 
-A variable may hold a scalar, a vector, a tuple or list of such, or any host object. Scalars and
-literals are its leaves; everything else must be the same object on all paths.
+A variable may hold a scalar, a vector, a struct, a tuple or list of such, or any host object.
+Scalars and literals are its leaves; everything else must be the same object on all paths.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -16,9 +16,11 @@ from khaljit.tracer import dtypes
 from khaljit.tracer.coerce import fits, literal_type, to_scalar, unsettled_type
 from khaljit.tracer.dtypes import DType, bool_, f32, i32, index
 from khaljit.tracer.errors import TraceError
+from khaljit.tracer.hostvectors import HostVector
 from khaljit.tracer.ir import Value
 from khaljit.tracer.proxy import Scalar, Vector, describe, is_literal
 from khaljit.tracer.recorder import Recorder, user_site
+from khaljit.tracer.structs import field_values, is_instance, make
 
 __all__ = ["UNSET", "ChangedError", "Shape", "convert", "flatten", "merge", "same", "unflatten"]
 
@@ -53,10 +55,10 @@ class Shape:
     """How the leaves of a variable are put together.
 
     Attributes:
-        kind: ``leaf``, ``vector``, ``sequence`` or ``static``.
-        parts: of a sequence; a vector has as many leaves as ``count`` says.
+        kind: ``leaf``, ``vector``, ``sequence``, ``struct`` or ``static``.
+        parts: of a sequence or struct; a vector has as many leaves as ``count`` says.
         count: leaves of a vector.
-        make: the type of a sequence, or the static object itself.
+        make: the type of a sequence or struct, or the static object itself.
     """
 
     kind: str
@@ -87,15 +89,25 @@ def flatten(value: object) -> tuple[list[Leaf], Shape]:
         return [value], _LEAF
     if isinstance(value, Vector):
         return list(value.items), Shape("vector", count=len(value.items))
+    if isinstance(value, HostVector):
+        return list(value.items), Shape("vector", count=len(value.items))
+    if is_instance(value):
+        leaves, parts = _flatten_all(field_values(value))
+        return leaves, Shape("struct", parts, len(leaves), type(value))
     if type(value) in (tuple, list) or (isinstance(value, tuple) and hasattr(value, "_make")):
-        leaves: list[Leaf] = []
-        parts = []
-        for item in value:  # type: ignore[attr-defined]  # a sequence, by the line above
-            inner, shape = flatten(item)
-            leaves += inner
-            parts.append(shape)
-        return leaves, Shape("sequence", tuple(parts), len(leaves), type(value))
+        leaves, parts = _flatten_all(value)  # type: ignore[arg-type]  # a sequence, as tested
+        return leaves, Shape("sequence", parts, len(leaves), type(value))
     return [], Shape("static", count=0, make=value)
+
+
+def _flatten_all(values: Iterable[object]) -> tuple[list[Leaf], tuple[Shape, ...]]:
+    leaves: list[Leaf] = []
+    parts = []
+    for value in values:
+        inner, shape = flatten(value)
+        leaves += inner
+        parts.append(shape)
+    return leaves, tuple(parts)
 
 
 def unflatten(shape: Shape, leaves: Sequence[Leaf], recorder: Recorder) -> object:
@@ -110,6 +122,9 @@ def unflatten(shape: Shape, leaves: Sequence[Leaf], recorder: Recorder) -> objec
     for part in shape.parts:
         items.append(unflatten(part, leaves[start : start + part.count], recorder))
         start += part.count
+    if shape.kind == "struct":
+        assert isinstance(shape.make, type)
+        return make(shape.make, items)
     maker = getattr(shape.make, "_make", shape.make)
     return maker(items)  # type: ignore[operator]  # a sequence type
 

@@ -34,12 +34,14 @@ class Cell:
         start: position of element 0's scalar in it; a number per lane for shared and local memory.
         steps: positions from one element to the next, per axis.
         flat_step: positions per unit of a flat offset.
+        unit: bytes per position.
     """
 
     typed: Array
     start: Array
     steps: tuple[int, ...]
     flat_step: int
+    unit: int
 
 
 @final
@@ -67,7 +69,7 @@ class Window:
         count = max(0, (self.data.size - kind.itemsize) // unit + 1)
         typed: Array = np.ndarray((count,), kind, self.data, 0, (unit,))
         steps = tuple(stride // unit for stride in self.strides)
-        return Cell(typed, start // unit, steps, self.align // unit)
+        return Cell(typed, start // unit, steps, self.align // unit, unit)
 
 
 class _Exposed:

@@ -256,6 +256,9 @@ class _Printer:
             words += f" if {self._operand(value.guard)}"
         if access.leaf:
             words += f" leaf={access.leaf}"
+        if access.inner:
+            numbers = ", ".join(str(number) for axis in access.inner for number in axis)
+            words += f" inner=[{numbers}]"
         if not access.checked:
             words += " unchecked"
         if access.uniform:

@@ -376,7 +376,8 @@ class _Verifier:
         if not isinstance(access, Access) or not isinstance(memory, Memory):
             self._law(False, value, "is an access to a memory")
             return None
-        expected = (2 + access.guarded if access.flat else 1 + memory.ndim) + count
+        axes = memory.ndim + len(access.inner)
+        expected = (2 + access.guarded if access.flat else 1 + axes) + count
         if not self._law(len(value.args) == expected, value, f"takes {expected} operands"):
             return None
         if access.flat:
@@ -389,8 +390,15 @@ class _Verifier:
             self._law(whole, value, "its indices are integers")
         if access.flat and value.guard is not None:
             self._law(value.guard.dtype is bool_, value, "its guard is a bool")
-        dtype = dict(memory.element.leaves).get(access.leaf)
+        self._law(not (access.flat and access.inner), value, "a flat access has one offset")
+        leaves = dict(memory.element.leaves)
+        dtype = leaves.get(access.leaf)
         self._law(dtype is not None, value, f"there is no leaf at byte {access.leaf}")
+        for item in _items(access):
+            same = leaves.get(item) is dtype
+            self._law(same, value, f"its item at byte {item} is another leaf of the type")
+        aligned = all(step % memory.element.align == 0 for _, step in access.inner)
+        self._law(aligned, value, "its steps are whole units of offsets")
         return dtype
 
     # Regions.
@@ -441,6 +449,14 @@ class _Verifier:
         elif self._law(not place.is_loop, end, "the body of a loop does not yield"):
             fit = flowing == list(_types(place.owner) or ())
             self._law(fit, end, "has the types of the if's results")
+
+
+def _items(access: Access) -> list[int]:
+    """The bytes at which the items stand that an access may be about."""
+    found = [access.leaf]
+    for extent, step in access.inner:
+        found = [at + k * step for at in found for k in range(extent)]
+    return found
 
 
 _MEMORY_FIRST: Final = frozenset({Op.LOAD, Op.STORE, Op.ATOMIC, Op.SHAPE, Op.STRIDE})

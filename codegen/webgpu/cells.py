@@ -195,7 +195,7 @@ def part_of(w: Writer, cell: Cell, memory: Memory, offset: Value, leaf: int, dty
         index = _plus(w, _times(w, offset, align // 4), leaf // 4)
         return Part(index, w.const(u32, 8 * (leaf % 4)) if dtype.size < 4 else None)
     byte = _plus(w, _times(w, offset, align), leaf)
-    return Part(w.shr(byte, 2), w.shl(w.and_(byte, 3), 3))
+    return Part(w.shr(byte, 2), w.shl(w.and_(byte, 3), 3) if dtype.size < 4 else None)
 
 
 def _times(w: Writer, x: Value, factor: int) -> Value:

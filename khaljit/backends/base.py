@@ -23,7 +23,8 @@ from khaljit.encoders import Encoder
 from khaljit.graphs.capture import apart, capture_of, refuse
 from khaljit.grids import Grid, Indirect
 from khaljit.profiling import Profile
-from khaljit.tracer.dtypes import DType, by_numpy, f32, i32
+from khaljit.tracer.dtypes import by_numpy, f32, i32
+from khaljit.tracer.elements import ElementType, element_of, is_kind, name_of, tail
 from khaljit.tracer.errors import (
     ArgumentTypeError,
     ArgumentValueError,
@@ -31,9 +32,9 @@ from khaljit.tracer.errors import (
     GraphError,
     InternalError,
 )
-from khaljit.tracer.intrinsics.vectors import VectorType
 from khaljit.tracer.ir import Trace
 from khaljit.tracer.recorder import Guard
+from khaljit.tracer.structs import as_elements, numpy_struct
 
 if TYPE_CHECKING:
     from khaljit.backends.replay import Recorder, Replay
@@ -396,14 +397,18 @@ class Device(ABC):
         """A new array whose elements are undefined.
 
         Args:
-            dtype: a dtype or a vector type.
+            dtype: a dtype, a vector or matrix type, or a struct.
             usage: what others do with the buffer, where a device has to know: on WebGPU wgpu's
                 flags or their names, such as ``"VERTEX|INDEX"``.
         """
         refuse(self, "an array is made", ALLOCATING)
         extents = _shape(shape)
-        size = dtype.count * dtype.dtype.size if isinstance(dtype, VectorType) else dtype.size
-        nbytes = size * math.prod(extents)
+        if not is_kind(dtype):
+            raise ArgumentTypeError(
+                f"{dtype!r} is no type of elements",
+                mend="use kj.f32, a vector type such as kj.vec3, or a struct",
+            )
+        nbytes = element_of(dtype).size * math.prod(extents)
         buffer = self.allocate_for(nbytes, usage) if usage else self.allocate(nbytes)
         return contiguous(self, buffer, dtype, extents)
 
@@ -425,19 +430,19 @@ class Device(ABC):
         """A new array with the elements of an array-like; of a vector type its last axis.
 
         Python floats become f32 and Python ints i32, as in kernels; NumPy arrays keep their type.
+        A structured array is one of structs.
         """
         refuse(self, "an array is made", ALLOCATING)
-        host = np.asarray(values)
+        host = as_elements(np.asarray(values), dtype)
         kind = dtype or _dtype_of(values, host)
-        shape = host.shape
-        if isinstance(kind, VectorType):
-            if not shape or shape[-1] != kind.count:
-                raise ArgumentValueError(
-                    f"an array of shape {shape} holds no {kind}",
-                    mend=f"its last axis needs {kind.count} numbers",
-                )
-            shape = shape[:-1]
-        array = self.empty(shape, kind, usage)
+        axes = tail(kind)
+        outer = host.ndim - len(axes)
+        if outer < 0 or host.shape[outer:] != axes:
+            raise ArgumentValueError(
+                f"an array of shape {host.shape} holds no {name_of(kind)}",
+                mend=f"its last axes are those of an element: {axes}",
+            )
+        array = self.empty(host.shape[:outer], kind, usage)
         array.write(host.astype(host_dtype(kind), copy=False))
         return array
 
@@ -455,13 +460,13 @@ def _shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
 _OF_LITERALS: Final = {np.dtype(np.float64): f32, np.dtype(np.int64): i32}
 
 
-def _dtype_of(values: Any, host: np.ndarray[Any, Any]) -> DType:
+def _dtype_of(values: Any, host: np.ndarray[Any, Any]) -> ElementType:
     if not isinstance(values, np.ndarray | np.generic) and host.dtype in _OF_LITERALS:
         return _OF_LITERALS[host.dtype]
-    found = by_numpy(host.dtype)
+    found = by_numpy(host.dtype) or numpy_struct(host.dtype)
     if found is None:
         raise ArgumentTypeError(
             f"a NumPy array of {host.dtype} has no khaljit dtype",
-            mend="convert it: values.astype(np.float32)",
+            mend="convert it: values.astype(np.float32); lay fields out as C does: align=True",
         )
     return found

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, final
 import numpy as np
 
 from khaljit.arguments import Operand
-from khaljit.arrays import Array, host_dtype, host_shape
+from khaljit.arrays import Array, host_dtype, host_shape, host_strides
 from khaljit.backends.base import READING, WAITING, WRITING, Device, Pending, Timer
 from khaljit.graphs.capture import capture_of, refuse
 from khaljit.readback import Immediate
@@ -64,7 +64,7 @@ class HostDevice(Device):
             return
         from khaljit.backends import strided
 
-        if strided.fills(value):
+        if strided.fills(array.dtype, value):
             strided.fill(array, value)
         else:
             self.write(array, value)
@@ -104,10 +104,13 @@ class HostTimer(Timer):
 
 def view(array: Array[Any]) -> np.ndarray[Any, Any]:
     """A khaljit array in host memory as NumPy sees it, on the same memory."""
-    dtype = host_dtype(array.dtype)
-    shape = host_shape(array)
-    strides = array.strides if len(shape) == array.ndim else (*array.strides, dtype.itemsize)
-    return np.ndarray(shape, dtype, buffer=array.buffer, offset=array.offset, strides=strides)
+    return np.ndarray(
+        host_shape(array),
+        host_dtype(array.dtype),
+        buffer=array.buffer,
+        offset=array.offset,
+        strides=host_strides(array),
+    )
 
 
 def host_array(operand: Operand) -> np.ndarray[Any, Any]:

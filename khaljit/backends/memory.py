@@ -81,10 +81,10 @@ class MemoryDevice(Device):
         self.copy(whole, array)
 
     def fill(self, array: Array[Any], value: Any) -> None:
-        """Enqueue setting every element to a number; vectors in each component."""
+        """Enqueue setting every element to a number; vectors and structs in each scalar."""
         from khaljit.backends import strided  # kernels, which need devices first
 
-        if strided.fills(value):
+        if strided.fills(array.dtype, value):
             strided.fill(array, value)
         else:
             self.write(array, np.asarray(value, host_dtype(array.dtype)))

@@ -13,7 +13,8 @@ from khaljit.arrays import Array, overlap
 from khaljit.graphs.params import ScalarParam
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import DType, bf16, u16
-from khaljit.tracer.intrinsics.vectors import VectorType
+from khaljit.tracer.elements import ElementType
+from khaljit.tracer.vectors import VectorType
 
 __all__ = ["copy", "fill", "fills", "transfer"]
 
@@ -77,8 +78,11 @@ def copy(source: Array[Any], target: Array[Any]) -> None:
             copy(source[place], target[place])
 
 
-def fills(value: Any) -> bool:
-    """Whether `fill` takes a value: one number, or a graph's parameter for one."""
+def fills(dtype: ElementType, value: Any) -> bool:
+    """Whether `fill` takes a value for elements of a type: one number, or a graph's parameter for
+    one, in numbers or vectors."""
+    if not isinstance(dtype, DType | VectorType):
+        return False
     return isinstance(value, ScalarParam) or np.ndim(value) == 0
 
 

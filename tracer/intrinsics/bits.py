@@ -9,8 +9,9 @@ from khaljit.tracer import dtypes
 from khaljit.tracer.arithmetic import binary, compare, select
 from khaljit.tracer.coerce import cast, like, to_scalar
 from khaljit.tracer.dtypes import DType, bool_, u32
+from khaljit.tracer.hostvectors import is_vector
 from khaljit.tracer.ops import Op
-from khaljit.tracer.proxy import Scalar, Vector, fail
+from khaljit.tracer.proxy import Scalar, fail
 from khaljit.tracer.recorder import current
 
 __all__ = [
@@ -28,7 +29,7 @@ __all__ = [
 
 def bitcast(x: Any, dtype: DType) -> Any:
     """The same bits as another type of the same width."""
-    if isinstance(x, Vector):
+    if is_vector(x):
         return x.mapped(lambda item: bitcast(item, dtype))
     recorder = current("kj.bitcast")
     recorder.mark()
@@ -47,7 +48,7 @@ def bitcast(x: Any, dtype: DType) -> Any:
 
 def _bit_function(op: Op, text: str) -> Callable[[Any], Any]:
     def function(x: Any) -> Any:
-        if isinstance(x, Vector):
+        if is_vector(x):
             return x.mapped(function)
         recorder = current(f"kj.{op.value}")
         recorder.mark()

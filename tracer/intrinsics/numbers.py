@@ -8,6 +8,7 @@ from typing import Any
 
 from khaljit.tracer.arithmetic import binary, compare, float_function, select
 from khaljit.tracer.coerce import like, to_scalar
+from khaljit.tracer.hostvectors import is_vector
 from khaljit.tracer.ops import Op
 from khaljit.tracer.proxy import Scalar, Vector, is_literal, live
 from khaljit.tracer.recorder import current
@@ -65,7 +66,7 @@ __all__ = [
 
 def _unary(op: Op, text: str) -> Callable[[Any], Any]:
     def function(x: Any) -> Any:
-        if not isinstance(x, Scalar | Vector):
+        if not is_vector(x) and not isinstance(x, Scalar):
             current(f"kj.{op.value}")
         return float_function(op, x)
 
@@ -105,9 +106,9 @@ lgamma = _unary(Op.LGAMMA, "Logarithm of the absolute value of the gamma functio
 
 def _rounding(op: Op, text: str) -> Callable[[Any], Any]:
     def function(x: Any) -> Any:
-        if isinstance(x, Scalar | Vector) and x.dtype.is_integer:
+        if (is_vector(x) or isinstance(x, Scalar)) and x.dtype.is_integer:
             return x
-        if not isinstance(x, Scalar | Vector):
+        if not is_vector(x) and not isinstance(x, Scalar):
             current(f"kj.{op.value}")
         return float_function(op, x)
 
@@ -129,7 +130,7 @@ def sincos(x: Any) -> Any:
 
 def pow(x: Any, y: Any) -> Any:
     """x to the power y; for integers see ``**``."""
-    if isinstance(x, Vector) or isinstance(y, Vector):
+    if is_vector(x) or is_vector(y):
         return x**y
     recorder = current("kj.pow")
     if is_literal(x) and is_literal(y):
@@ -148,10 +149,10 @@ def atan2(y: Any, x: Any) -> Any:
 
 
 def _pairwise(op: Op, a: Any, b: Any) -> Any:
-    if isinstance(a, Vector) or isinstance(b, Vector):
-        count = len(a) if isinstance(a, Vector) else len(b)
-        left = a.items if isinstance(a, Vector) else (a,) * count
-        right = b.items if isinstance(b, Vector) else (b,) * count
+    if is_vector(a) or is_vector(b):
+        count = len(a) if is_vector(a) else len(b)
+        left = a.items if is_vector(a) else (a,) * count
+        right = b.items if is_vector(b) else (b,) * count
         items = tuple(float_function(op, x, y) for x, y in zip(left, right, strict=True))
         return Vector(live(items[0]), items)
     current(f"kj.{op.value}")
@@ -161,11 +162,9 @@ def _pairwise(op: Op, a: Any, b: Any) -> Any:
 def fma(a: Any, b: Any, c: Any) -> Any:
     """a * b + c, rounded once."""
     for one in (a, b, c):
-        if isinstance(one, Vector):
+        if is_vector(one):
             count = len(one)
-            parts = [
-                part.items if isinstance(part, Vector) else (part,) * count for part in (a, b, c)
-            ]
+            parts = [part.items if is_vector(part) else (part,) * count for part in (a, b, c)]
             return Vector(live(one), tuple(map(fma, *parts)))
     current("kj.fma")
     return float_function(Op.FMA, a, b, c)

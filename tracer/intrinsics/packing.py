@@ -7,6 +7,7 @@ from typing import Any
 
 from khaljit.tracer.coerce import cast, to_scalar
 from khaljit.tracer.dtypes import DType, f16, f32, i8, i16, u8, u16, u32
+from khaljit.tracer.hostvectors import is_vector
 from khaljit.tracer.intrinsics.bits import bitcast
 from khaljit.tracer.intrinsics.numbers import max, min, round
 from khaljit.tracer.proxy import Scalar, Vector, fail
@@ -34,7 +35,7 @@ def _packing(
     def function(v: Any) -> Any:
         recorder = current(f"kj.{name}")
         recorder.mark()
-        if not isinstance(v, Vector) or len(v) != count or not v.dtype.is_float:
+        if not is_vector(v) or len(v) != count or not v.dtype.is_float:
             fail(f"kj.{name} packs {count} floats", f"pass a kj.vec{count}")
         packed: Any = None
         for place, item in enumerate(v.items):

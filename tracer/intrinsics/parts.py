@@ -19,6 +19,7 @@ from khaljit.tracer.arithmetic import (
 )
 from khaljit.tracer.coerce import cast, to_scalar
 from khaljit.tracer.dtypes import DType, bf16, f16, f32, f64, i32
+from khaljit.tracer.hostvectors import is_vector
 from khaljit.tracer.intrinsics.bits import bitcast, clz
 from khaljit.tracer.ops import Op
 from khaljit.tracer.proxy import Scalar, Vector, fail, live
@@ -45,7 +46,7 @@ def _by_component(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(function)
     def spread(*args: Any) -> Any:
-        counts = {len(arg) for arg in args if isinstance(arg, Vector)}
+        counts = {len(arg) for arg in args if is_vector(arg)}
         if not counts:
             current(f"kj.{function.__name__}").mark()
             return function(*args)
@@ -55,7 +56,7 @@ def _by_component(function: Callable[..., Any]) -> Callable[..., Any]:
                 "all need the same number of components",
             )
         count = counts.pop()
-        columns = [arg.items if isinstance(arg, Vector) else (arg,) * count for arg in args]
+        columns = [arg.items if is_vector(arg) else (arg,) * count for arg in args]
         results = [function(*row) for row in zip(*columns, strict=True)]
         recorder = live(*args)
         if isinstance(results[0], tuple):

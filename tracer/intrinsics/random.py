@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from khaljit.tracer.coerce import cast, to_scalar
 from khaljit.tracer.dtypes import DType, Kind, bf16, f16, f32, f64, i32, u32, u64
+from khaljit.tracer.hostvectors import is_vector
 from khaljit.tracer.intrinsics.bits import bitcast, mulhi
 from khaljit.tracer.intrinsics.numbers import cos, log, sin, sqrt
 from khaljit.tracer.intrinsics.vectors import VectorType
@@ -50,7 +51,7 @@ def philox(seed: Any, *counter: Any) -> Any:
     key = _key(recorder, seed)
     words: list[Any] = []
     for part in counter:
-        words += [cast(one, u32) for one in (part.items if isinstance(part, Vector) else (part,))]
+        words += [cast(one, u32) for one in (part.items if is_vector(part) else (part,))]
     if len(words) > 4:
         fail(f"kj.philox has a counter of four words, and got {len(words)}")
     words += [cast(0, u32) for _ in range(4 - len(words))]
@@ -65,7 +66,7 @@ def philox(seed: Any, *counter: Any) -> Any:
 
 
 def _key(recorder: Recorder, seed: Any) -> list[Any]:
-    if isinstance(seed, Vector):
+    if is_vector(seed):
         if len(seed) != 2 or not seed.dtype.is_integer:
             fail(f"a seed is no {seed.type_name}", "pass an integer or a kj.uvec2")
         return [cast(item, u32) for item in seed.items]

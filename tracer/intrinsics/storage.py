@@ -10,12 +10,13 @@ import numpy as np
 from khaljit.tracer import dtypes
 from khaljit.tracer.coerce import store_cast
 from khaljit.tracer.dtypes import DType, bool_
-from khaljit.tracer.intrinsics.vectors import VectorType
-from khaljit.tracer.ir import AtomicAccess, Element, Space
-from khaljit.tracer.memory import Array
+from khaljit.tracer.elements import is_kind, is_struct, name_of
+from khaljit.tracer.ir import AtomicAccess, Space
+from khaljit.tracer.memory import Array, declare
 from khaljit.tracer.ops import Op
 from khaljit.tracer.proxy import Scalar, describe, fail
 from khaljit.tracer.recorder import Recorder, current
+from khaljit.tracer.structs import numpy_struct
 
 __all__ = [
     "atomic_add",
@@ -37,14 +38,6 @@ __all__ = [
     "storage_barrier",
     "subgroup_barrier",
 ]
-
-
-def _element(dtype: Any) -> tuple[Element, int]:
-    if isinstance(dtype, VectorType):
-        return Element.vector(dtype.dtype, dtype.count), dtype.count
-    if isinstance(dtype, DType):
-        return Element.scalar(dtype), 1
-    fail(f"{dtype!r} is no type that memory can hold", "use kj.f32, kj.vec3, ...")
 
 
 def _fixed_shape(shape: Any) -> tuple[int, ...]:
@@ -71,9 +64,9 @@ def local(dtype: Any, shape: Any) -> Array:
 def _declare(space: Space, name: str, dtype: Any, shape: Any) -> Array:
     recorder = current(f"kj.{name}")
     recorder.mark()
-    element, count = _element(dtype)
-    value = recorder.declare(space, element, _fixed_shape(shape))
-    return Array(recorder, value, name, count)
+    if not is_kind(dtype):
+        fail(f"{dtype!r} is no type that memory can hold", "use kj.f32, kj.vec3, a struct, ...")
+    return declare(recorder, space, name, dtype, _fixed_shape(shape))
 
 
 def constant(data: Any) -> Array:
@@ -91,14 +84,12 @@ def constant(data: Any) -> Array:
         if low < -(1 << 31) or high >= 1 << 31:
             fail("a table holds an integer that does not fit i32", "give it a dtype: np.array(...)")
         array = array.astype(np.int32)
-    dtype = dtypes.by_numpy(array.dtype)
-    if dtype is None:
+    kind = dtypes.by_numpy(array.dtype) or numpy_struct(array.dtype)
+    if kind is None:
         fail(f"a table of {array.dtype} cannot be a constant", "use numbers of a kj dtype")
-    contents = np.ascontiguousarray(array).tobytes()
     if isinstance(data, np.ndarray):
         guard_contents(recorder, data)
-    value = recorder.declare(Space.TABLE, Element.scalar(dtype), array.shape, contents)
-    return Array(recorder, value, "constant")
+    return declare(recorder, Space.TABLE, "constant", kind, array.shape, array)
 
 
 def guard_contents(recorder: Recorder, data: np.ndarray[Any, Any]) -> None:
@@ -112,21 +103,22 @@ def _atomic(kind: str, array: Any, key: Any, operands: Sequence[Any], order: str
     recorder.mark()
     if not isinstance(array, Array):
         fail(f"{what} works on array elements, not on {describe(array)}", f"{what}(a, i, value)")
-    if array.count != 1:
-        fail(f"{what} works on scalars, and {array.name} holds {array.element_name}")
-    if array.memory.space is Space.TABLE:
-        fail(f"{array.name} is a constant and cannot be written")
+    dtype = array._kind
+    if not isinstance(dtype, DType):
+        parts = "a field: (a.count, i)" if is_struct(dtype) else "a component: (a.x, i)"
+        fail(f"{what} works on scalars, and {array._name} holds {name_of(dtype)}", f"name {parts}")
+    array._refuse_table()
     if order not in ("relaxed", "acquire", "release", "acq_rel"):
         fail(f"memory order {order!r}", "orders are relaxed, acquire, release and acq_rel")
-    dtype = array.dtype
     if kind in ("and", "or", "xor") and dtype.is_float:
         fail(f"{what} on {dtype.name}: floats have no bitwise operations", "use an array of kj.u32")
     if dtype is bool_ and kind in ("add", "sub", "min", "max"):
         fail(f"{what} on bool", "use an array of kj.i32")
-    indices = array.indices(key)
-    values = tuple(store_cast(recorder, one, dtype, f"{array.name}[...]").value for one in operands)
-    access = AtomicAccess(kind=kind, order=order)
-    old = recorder.builder.effect(Op.ATOMIC, (array.value, *indices, *values), access, dtype)
+    memory, indices, where = array._scalar(key)
+    name = f"{array._name}[...]"
+    values = tuple(store_cast(recorder, one, dtype, name).value for one in operands)
+    access = AtomicAccess(where.leaf, inner=where.inner, kind=kind, order=order)
+    old = recorder.builder.effect(Op.ATOMIC, (memory, *indices, *values), access, dtype)
     return Scalar(recorder, old)
 
 

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any
 
 from khaljit.tracer.arithmetic import compare, select
-from khaljit.tracer.coerce import cast, like
-from khaljit.tracer.dtypes import DType, bool_, f16, f32, f64, i32, u32
+from khaljit.tracer.coerce import like
+from khaljit.tracer.hostvectors import is_vector
 from khaljit.tracer.intrinsics.numbers import max, min, sqrt
 from khaljit.tracer.ops import Op
 from khaljit.tracer.proxy import Vector, fail, live
-from khaljit.tracer.recorder import current
+from khaljit.tracer.vectors import VECTORS, VectorType, vec
 
 __all__ = [
+    "VECTORS",
     "VectorType",
     "bvec2",
     "bvec3",
@@ -47,60 +48,8 @@ __all__ = [
 ]
 
 
-class VectorType:
-    """A vector type such as ``kj.vec3``: makes vectors in kernels, describes arrays outside."""
-
-    __slots__ = ("count", "dtype", "name")
-
-    def __init__(self, name: str, dtype: DType, count: int) -> None:
-        self.name: Final = name
-        self.dtype: Final = dtype
-        self.count: Final = count
-
-    def __repr__(self) -> str:
-        return self.name
-
-    def __call__(self, *parts: Any) -> Any:
-        """From as many numbers as it has components, from vectors and numbers, or from one."""
-        recorder = current(f"kj.{self.name}")
-        items: list[Any] = []
-        for part in parts:
-            items += part.items if isinstance(part, Vector) else [part]
-        if len(items) == 1 and self.count > 1:
-            items *= self.count
-        if len(items) != self.count:
-            fail(f"{self.name} is made of {self.count} numbers, not {len(items)}")
-        return Vector(recorder, tuple(cast(item, self.dtype) for item in items))
-
-
-vec2, vec3, vec4 = (VectorType(f"vec{n}", f32, n) for n in (2, 3, 4))
-ivec2, ivec3, ivec4 = (VectorType(f"ivec{n}", i32, n) for n in (2, 3, 4))
-uvec2, uvec3, uvec4 = (VectorType(f"uvec{n}", u32, n) for n in (2, 3, 4))
-dvec2, dvec3, dvec4 = (VectorType(f"dvec{n}", f64, n) for n in (2, 3, 4))
-hvec2, hvec3, hvec4 = (VectorType(f"hvec{n}", f16, n) for n in (2, 3, 4))
-bvec2, bvec3, bvec4 = (VectorType(f"bvec{n}", bool_, n) for n in (2, 3, 4))
-_VECTORS: Final = {
-    (one.count, one.dtype): one
-    for one in (
-        *(vec2, vec3, vec4, ivec2, ivec3, ivec4, uvec2, uvec3, uvec4),
-        *(dvec2, dvec3, dvec4, hvec2, hvec3, hvec4, bvec2, bvec3, bvec4),
-    )
-}
-
-
-VECTORS: Final = tuple(_VECTORS.values())
-
-
-def vec(count: int, dtype: DType) -> VectorType:
-    """The vector type of 2 to 4 components of a dtype.
-
-    >>> vec(3, f32)
-    vec3
-    """
-    if count not in (2, 3, 4):
-        raise ValueError(f"vectors have 2, 3 or 4 components, not {count}")
-    found = _VECTORS.get((count, dtype))
-    return found or VectorType(f"vec({count}, {dtype.name})", dtype, count)
+(vec2, vec3, vec4, ivec2, ivec3, ivec4, uvec2, uvec3, uvec4) = VECTORS[:9]
+(dvec2, dvec3, dvec4, hvec2, hvec3, hvec4, bvec2, bvec3, bvec4) = VECTORS[9:]
 
 
 def dot(a: Any, b: Any) -> Any:
@@ -153,7 +102,7 @@ def clamp(x: Any, low: Any, high: Any) -> Any:
 
 def step(edge: Any, x: Any) -> Any:
     """0 below the edge, else 1, in the type of x."""
-    if isinstance(x, Vector):
+    if is_vector(x):
         return x.mapped(lambda item: step(edge, item))
     return select(compare(Op.LT, x, edge), like(x, 0), like(x, 1))
 

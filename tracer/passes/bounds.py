@@ -88,18 +88,19 @@ class _Bounds(PathRewriter):
             return None  # it never fails
         if not isinstance(attr, Access) or not attr.checked or attr.flat:
             return super().effect(value, args)
-        axes = range(value.memory.ndim)
-        inside = frozenset(axes)
+        extents = self.builder.extents(args[0], attr)
+        inside = frozenset(range(len(extents)))
         if not self.trace.options.unchecked or self.trace.options.debug:
-            inside = frozenset(axis for axis in axes if self._is_inside(args, axis))
-        attr = replace(attr, checked=len(inside) < len(axes), inside=inside)
+            inside = frozenset(
+                axis
+                for axis, extent in enumerate(extents)
+                if self._is_below(args[1 + axis], extent)
+            )
+        attr = replace(attr, checked=len(inside) < len(extents), inside=inside)
         return self.builder.effect(value.op, args, attr, value.dtype)
 
-    def _is_inside(self, args: tuple[Value, ...], axis: int) -> bool:
-        """Whether the index of an access along an axis is in bounds."""
-        return self._is_below(args[1 + axis], self.builder.shape(args[0], axis))
-
     def _is_below(self, position: Value, extent: Value) -> bool:
+        """Whether 0 <= position < extent."""
         prover = self._prover
         most = prover.form(extent).shifted(-1)
         forms = [prover.form(position)]

@@ -124,18 +124,26 @@ class _Lower(Rewriter):
         memory = value.memory
         guard = self._guard(memory, indices, value.access)
         access = replace(
-            value.access, checked=False, flat=True, guarded=guard is not None, inside=frozenset()
+            value.access,
+            checked=False,
+            flat=True,
+            guarded=guard is not None,
+            inside=frozenset(),
+            inner=(),
         )
-        where = [self._offset(memory, indices)]
+        where = [self._offset(memory, indices, value.access)]
         if guard is not None:
             where.append(guard)
         dtype = None if value.dtype is None else self.dtype(value.dtype)
         return self.builder.effect(value.op, (args[0], *where, *operands), access, dtype)
 
-    def _offset(self, memory: Memory, indices: tuple[Value, ...]) -> Value:
+    def _offset(self, memory: Memory, indices: tuple[Value, ...], access: Access) -> Value:
         offset: Value | None = None
-        for axis, position in enumerate(indices):
-            term = self._scaled(self.builder.cast(position, self.width), self._stride(memory, axis))
+        strides = [self._stride(memory, axis) for axis in range(memory.ndim)]
+        for _, step in access.inner:
+            strides.append(self.builder.const(self.width, step // memory.element.align))
+        for position, stride in zip(indices, strides, strict=True):
+            term = self._scaled(self.builder.cast(position, self.width), stride)
             if constant(term) == 0:
                 continue
             offset = term if offset is None else self.builder.pure(Op.ADD, (offset, term))
@@ -153,10 +161,12 @@ class _Lower(Rewriter):
     def _guard(self, memory: Memory, indices: tuple[Value, ...], access: Access) -> Value | None:
         """Whether all indices are in bounds; None where they surely are."""
         guard: Value | None = None
-        for axis, position in enumerate(indices):
+        extents = [self._extent(memory, axis) for axis in range(memory.ndim)]
+        extents += [self.builder.const(self.width, extent) for extent, _ in access.inner]
+        for axis, (position, extent) in enumerate(zip(indices, extents, strict=True)):
             if axis in access.inside or not access.checked:
                 continue
-            inside = self._inside(position, self._extent(memory, axis))
+            inside = self._inside(position, extent)
             if constant(inside) is True:
                 continue
             guard = inside if guard is None else self.builder.pure(Op.AND, (guard, inside))

@@ -43,12 +43,12 @@ class _ReportBounds(Rewriter):
 
     def effect(self, value: Value, args: tuple[Value, ...]) -> Value | None:
         if isinstance(value.attr, Access) and value.attr.checked:
-            self._assert(value, args[0], args[1 : 1 + value.memory.ndim])
+            shape = tuple(self.builder.extents(args[0], value.access))
+            self._assert(value, args[1 : 1 + len(shape)], shape)
         return super().effect(value, args)
 
-    def _assert(self, value: Value, memory: Value, indices: tuple[Value, ...]) -> None:
+    def _assert(self, value: Value, indices: tuple[Value, ...], shape: tuple[Value, ...]) -> None:
         b = self.builder
-        shape = tuple(b.shape(memory, axis) for axis in range(len(indices)))
         inside = b.const(bool_, True)
         for position, extent in zip(indices, shape, strict=True):
             inside = self._and(inside, self._inside(position, extent))

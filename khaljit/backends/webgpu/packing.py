@@ -17,6 +17,7 @@ from khaljit.arrays import Array
 from khaljit.codegen.webgpu.interface import Interface, Slot, Source
 from khaljit.grids import Grid
 from khaljit.tracer.dtypes import DType, bool_, f16, f32, f64
+from khaljit.tracer.elements import element_of
 
 __all__ = ["NumberPacker", "Pack", "PackNumbers", "packer"]
 
@@ -181,4 +182,4 @@ def _number(
     if source.kind == "stride":
         return operand.strides[source.axis]
     assert isinstance(operand.owner, Array)
-    return operand.owner.offset // operand.owner.alignment
+    return operand.owner.offset // element_of(operand.dtype).align
