@@ -63,6 +63,7 @@ class Catalog:
     def __init__(self, store: Store) -> None:
         self._store: Final = store
         self._files: Final[Files | None] = store.files
+        self._writer: Final = store.writer
 
     def entries(self) -> Iterator[Entry]:
         """All entries that can be read, in no order. Reads their headers only."""
@@ -133,7 +134,8 @@ class Catalog:
     def remove(self, entry: Entry) -> None:
         """Delete an entry."""
         assert self._files is not None
-        self._store.with_index(lambda index: index.remove(identity_of(entry.name)))
+        assert self._writer is not None
+        self._writer.use(lambda index: index.remove(identity_of(entry.name)))
         self._files.remove(entry.name)
         self._store.forget(entry.key)
 
@@ -169,14 +171,14 @@ class Catalog:
         """Delete what nobody needs: entries beyond the bound or not used for ``older`` seconds,
         quarantined files, leases of the dead, and what other versions of khaljit keep here in other
         formats. Gives the bytes that it took."""
-        if self._files is None or self._store.directory is None:
+        if self._files is None or self._writer is None or self._store.directory is None:
             return 0
         before = _size(str(self._store.directory))
         if older is not None:
             for entry in list(self.entries()):
                 if time.time() - entry.used > older:
                     self.remove(entry)
-        self._store.with_index(lambda index: index.trim())
+        self._writer.use(lambda index: index.trim())
         _delete(os.path.join(self._files.root, "quarantine"))
         for name in os.listdir(self._store.directory):
             if name.isdecimal() and name != str(FORMAT):

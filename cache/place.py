@@ -22,6 +22,8 @@ __all__ = [
     "entries",
     "for_system",
     "is_disabled",
+    "is_off",
+    "is_on",
     "is_private",
     "is_strict",
     "keeps_text",
@@ -39,14 +41,24 @@ SIZE: Final = re.compile(r"([0-9]+) ?([KMGT]?)(?:I?B)?", re.ASCII)
 UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
+def is_on(name: str) -> bool:
+    """Whether a variable says yes."""
+    return os.environ.get(name, "").strip().lower() in ON
+
+
+def is_off(name: str) -> bool:
+    """Whether a variable says no."""
+    return os.environ.get(name, "").strip().lower() in OFF
+
+
 def is_disabled() -> bool:
-    """Whether ``KHALJIT_CACHE=0`` says to keep nothing on disk."""
-    return os.environ.get("KHALJIT_CACHE", "").strip().lower() in OFF
+    """Whether ``KHALJIT_CACHE=0`` says to keep nothing on disk, nor elsewhere."""
+    return is_off("KHALJIT_CACHE")
 
 
 def is_strict() -> bool:
     """Whether ``KHALJIT_CACHE_STRICT=1`` says that trouble with the cache is an error."""
-    return os.environ.get("KHALJIT_CACHE_STRICT", "").strip().lower() in ON
+    return is_on("KHALJIT_CACHE_STRICT")
 
 
 def limit() -> int:
@@ -76,7 +88,7 @@ def entries() -> int:
 
 def keeps_text() -> bool:
     """Whether entries hold the text for people; ``KHALJIT_CACHE_TEXT=0`` says no."""
-    return os.environ.get("KHALJIT_CACHE_TEXT", "").strip().lower() not in OFF
+    return not is_off("KHALJIT_CACHE_TEXT")
 
 
 def directory() -> Path:

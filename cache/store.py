@@ -16,25 +16,28 @@ from __future__ import annotations
 import os
 import threading
 import time
-import warnings
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, final
+from typing import TYPE_CHECKING, Final, final
 
 from khaljit.cache import place
 from khaljit.cache.artifact import FORMAT, Artifact, pack, unpack
-from khaljit.cache.errors import CacheStoreError, CacheWarning, CorruptError, FormatError
-from khaljit.cache.files import Files, UntrustedError, identity, identity_of
+from khaljit.cache.errors import CacheStoreError, CorruptError, FormatError
+from khaljit.cache.files import Files, identity, identity_of
 from khaljit.cache.keys import Key
 from khaljit.cache.memory import Memory
+from khaljit.cache.reading import SOURCES, Found, Tools, refusal, search
+from khaljit.cache.trouble import Trouble
 from khaljit.cache.uses import Uses
+from khaljit.cache.writer import Writer
 
 if TYPE_CHECKING:
     from khaljit.cache.flight import Lease
+    from khaljit.cache.remote import Remote
 
 __all__ = ["Building", "Found", "Info", "Store", "Tools"]
 
@@ -43,27 +46,6 @@ MEMORY_LIMIT: Final = 256 << 20
 
 WAIT: Final = 30.0
 """Seconds to wait for another who builds the same entry."""
-
-SOURCES: Final[frozenset[str]] = frozenset({"memory", "disk", "remote"})
-
-Tools = Callable[[str], str | None]
-"""The version of a tool that is installed here, given its name; None where none is."""
-
-
-class Found(NamedTuple):
-    """What a look brought.
-
-    Attributes:
-        artifact: None after a miss.
-        outcome: where it was (``memory``, ``disk``, ``remote``), that it was ``built``; or why it
-            is not there: ``absent``, ``tool`` (another version of a tool made it), ``corrupt``,
-            ``format``, ``unreadable``, ``untrusted``.
-        detail: the reason in words, where there is more to say.
-    """
-
-    artifact: Artifact | None
-    outcome: str
-    detail: str = ""
 
 
 @final
@@ -104,36 +86,27 @@ class Building:
         return self.found.artifact
 
 
-class _Index(Protocol):
-    """Who keeps a store's bound; every method may raise OSError."""
-
-    mended: bool
-
-    def put(self, identity: str, data: bytes) -> None: ...
-    def remove(self, identity: str) -> None: ...
-    def clear(self) -> None: ...
-    def trim(self) -> None: ...
-
-
 @final
 class Store:
     """Entries on disk and in memory. Open one with `Store.open`."""
 
     def __init__(self, directory: Path | None, limit: int, entries: int, wait: float) -> None:
         self.directory: Final = directory
-        self.limit: Final = limit
-        self.entries: Final = entries
         self.files: Final = (
             Files(place.for_system(str(directory / str(FORMAT)))) if directory else None
         )
+        self._limit: Final = limit
+        self._entries: Final = entries
         self._wait: Final = wait
+        self._trouble: Final = Trouble()
         self._memory: Final = Memory(MEMORY_LIMIT)
+        self._outcomes: Final[Counter[str]] = Counter()
+        self.writer: Final = (
+            Writer(self.files, limit, entries, self._trouble) if self.files else None
+        )
         self._uses: Final = Uses(self.files.root) if self.files else None
         if self._uses is not None:
             weakref.finalize(self, self._uses.flush)
-        self._outcomes: Final[Counter[str]] = Counter()
-        self._warned = False
-        self._writes = directory is not None
         self._begin()
 
     def _begin(self) -> None:
@@ -141,7 +114,8 @@ class Store:
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._flights: dict[str, threading.Event] = {}
-        self._index: _Index | None = None
+        self._tier: Remote | None = None
+        self._asked = False  # whether there is a second tier
 
     @classmethod
     def open(
@@ -169,7 +143,7 @@ class Store:
             place.prepare(folder)
         except CacheStoreError as error:
             store = cls(None, 0, 0, wait)
-            store.trouble(error)
+            store._trouble.tell(error)
             return store
         return cls(folder, limit, entries, wait)
 
@@ -190,12 +164,22 @@ class Store:
     def put(self, key: Key, artifact: Artifact) -> None:
         """Keep an artifact."""
         self._check_process()
+        data = self._keep(key, artifact)
+        remote = self._remote()
+        if remote is not None and remote.writes:
+            remote.push(key, data or pack(key, artifact))
+            self._tell(remote)
+
+    def _keep(self, key: Key, artifact: Artifact) -> bytes | None:
+        """Keep an artifact here; gives its bytes where they were needed."""
         with self._lock:
             self._memory.put(key, artifact)
-        if self._writes:
-            kept = artifact if place.keeps_text() else artifact.without_text()
-            data = pack(key, kept)
-            self.with_index(lambda index: index.put(identity(key, artifact), data))
+        if self.writer is None or not self.writer.works:
+            return None
+        kept = artifact if place.keeps_text() else artifact.without_text()
+        data = pack(key, kept)
+        self.writer.use(lambda index: index.put(identity(key, artifact), data))
+        return data
 
     def forget(self, key: Key) -> None:
         """Keep a key's artifact no longer in memory."""
@@ -207,8 +191,9 @@ class Store:
         """Move a key's entries away: what they hold could not be loaded."""
         self.forget(key)
         if self.files is not None:
-            for name in self._candidates(key):
-                self.files.quarantine(name)
+            with suppress(OSError):
+                for name in self.files.candidates(key):
+                    self.files.quarantine(name)
 
     @contextmanager
     def building(self, key: Key, tools: Tools) -> Iterator[Building]:
@@ -226,7 +211,10 @@ class Store:
             return
         lease = self._lease(key)
         try:
-            yield Building(self._await(key, tools, lease))
+            found = self._await(key, tools, lease)
+            if found.artifact is None:
+                found = self._fetch(key, tools) or found
+            yield Building(found)
         finally:
             if lease is not None:
                 lease.drop()
@@ -259,10 +247,10 @@ class Store:
         self._check_process()
         with self._lock:
             self._memory.clear()
-        if self.files is None:
+        if self.files is None or self.writer is None:
             return
         if os.path.exists(self.files.root):
-            self.with_index(lambda index: index.clear())
+            self.writer.use(lambda index: index.clear())
         for name, _ in self.files.all():
             self.files.remove(name)
 
@@ -276,9 +264,9 @@ class Store:
             directory=str(self.directory) if self.directory else None,
             entries=len(sizes),
             bytes=sum(sizes),
-            limit=self.limit,
-            entries_limit=self.entries,
-            remote=None,
+            limit=self._limit,
+            entries_limit=self._entries,
+            remote=remote.url if (remote := self._remote()) else None,
             hits=sum(sources.values()),
             misses=sum(outcomes.values()),
             sources=sources,
@@ -290,59 +278,74 @@ class Store:
     def _check_process(self) -> None:
         if self._process != os.getpid():
             self._begin()
-            if self._uses is not None:
+            if self._uses is not None and self.writer is not None:
                 self._uses.begin()
+                self.writer.begin()
 
     def _find(self, key: Key, tools: Tools) -> Found:
         with self._lock:
             artifact = self._memory.get(key)
         if artifact is not None:
             return Found(artifact, "memory")
-        best = Found(None, "absent")
-        if self.files is None:
-            return best
-        try:
-            for name in self.files.candidates(key):
-                found = self._read(name, key, tools)
-                if found.artifact is not None:
-                    assert self._uses is not None
-                    with self._lock:
-                        self._memory.put(key, found.artifact)
-                        self._uses.count(identity_of(name))
-                    return found
-                if found.outcome != "absent":
-                    best = found
-        except OSError as error:
-            return Found(None, "unreadable", str(error))
-        return best
-
-    def _read(self, name: str, key: Key, tools: Tools) -> Found:
-        assert self.files is not None
-        try:
-            artifact = unpack(self.files.read(name), key)
-        except FileNotFoundError:  # evicted while we looked
+        if self.files is None or self._uses is None:
             return Found(None, "absent")
-        except UntrustedError as error:
-            return Found(None, "untrusted", str(error))
-        except OSError as error:
-            return Found(None, "unreadable", str(error))
-        except FormatError as error:
-            return Found(None, "format", str(error))
-        except CorruptError as error:
-            self.files.quarantine(name)
-            return Found(None, "corrupt", str(error))
-        refusal = _refusal(artifact, tools)
-        return Found(None, "tool", refusal) if refusal else Found(artifact, "disk")
+        found = search(self.files, key, tools)
+        if found.artifact is not None:
+            with self._lock:
+                self._memory.put(key, found.artifact)
+                self._uses.count(identity_of(found.name))
+        return found
 
-    def _candidates(self, key: Key) -> list[str]:
-        assert self.files is not None
-        try:
-            return self.files.candidates(key)
-        except OSError:
-            return []
+    def _remote(self) -> Remote | None:
+        """The second tier, if there is one."""
+        if not self._asked:
+            self._asked = True
+            if os.environ.get("KHALJIT_CACHE_REMOTE") and not place.is_disabled():
+                from khaljit.cache.remote import Remote  # for those who have one
+
+                try:
+                    self._tier = Remote.from_environment()
+                except CacheStoreError as error:
+                    self._trouble.tell(error, "remote")
+                if self._tier is not None:
+                    weakref.finalize(self, self._tier.flush)
+        return self._tier
+
+    def _fetch(self, key: Key, tools: Tools) -> Found | None:
+        """What the second tier has of a key; it is kept here too."""
+        remote = self._remote()
+        if remote is None:
+            return None
+        entries = remote.fetch(key)
+        self._tell(remote)
+        for data in entries:
+            try:
+                artifact = unpack(data, key)
+            except (CorruptError, FormatError):
+                continue
+            if not refusal(artifact, tools):
+                self._keep(key, artifact)
+                with self._lock:
+                    self._outcomes["remote"] += 1
+                return Found(artifact, "remote")
+        return None
+
+    def _tell(self, remote: Remote) -> None:
+        error = remote.take_error()
+        if error is not None:
+            self._trouble.tell(error, "remote")
+
+    def flush(self, seconds: float = 60.0) -> bool:
+        """Wait until the second tier has all that it is to have; whether it has."""
+        remote = self._remote()
+        if remote is None:
+            return True
+        done = remote.flush(seconds)
+        self._tell(remote)
+        return done
 
     def _lease(self, key: Key) -> Lease | None:
-        if self.files is None or not self._writes:
+        if self.files is None or self.writer is None or not self.writer.works:
             return None
         from khaljit.cache.flight import Lease  # for those who build
 
@@ -362,75 +365,3 @@ class Store:
             lease.break_if_dead()
             time.sleep(pause)
             pause = min(pause * 1.5, 0.05)
-
-    def with_index(self, use: Callable[[_Index], None]) -> None:
-        """Use the index; after a failure nothing more is written in this process."""
-        try:
-            with self._lock:
-                if self._index is None:
-                    self._index = self._open_index()
-                index = self._index
-            use(index)
-        except OSError as error:
-            self._writes = False
-            self.trouble(
-                CacheStoreError(
-                    f"the cache in {self.directory} cannot be written to ({error})",
-                    "make room or give the right to write there, set KHALJIT_CACHE_DIR to another "
-                    "directory, or KHALJIT_CACHE=0",
-                )
-            )
-            return
-        except CacheStoreError as error:
-            self._writes = False
-            self.trouble(error)
-            return
-        if index.mended:
-            index.mended = False
-            self.trouble(
-                CacheStoreError(
-                    f"the index of the cache in {self.directory} was damaged and begun again",
-                    "nothing to do; should it happen again, check that file system",
-                )
-            )
-
-    def _open_index(self) -> _Index:
-        from khaljit.cache.filesystems import is_network
-
-        assert self.files is not None
-        os.makedirs(self.files.root, mode=0o700, exist_ok=True)
-        place.check(self.files.root)
-        if not is_network(self.files.root):
-            try:
-                from khaljit.cache.index import Index  # diskcache: 10 ms, for writers only
-            except ImportError:  # a Python that was built without SQLite
-                pass
-            else:
-                return Index(self.files, self.limit, self.entries)
-        from khaljit.cache.plain import PlainIndex
-
-        return PlainIndex(self.files, self.limit, self.entries)
-
-    def trouble(self, error: CacheStoreError) -> None:
-        """Warn, the first time; or raise, where that is asked for."""
-        if place.is_strict():
-            raise error
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"{error.message}; going on without it\n  mend: {error.mend}",
-                CacheWarning,
-                stacklevel=4,
-            )
-
-
-def _refusal(artifact: Artifact, tools: Tools) -> str:
-    """Why what a tool made may not be used where another version of it is installed; empty where
-    it may."""
-    if artifact.tool is None or artifact.shipped:
-        return ""
-    name, version = artifact.tool
-    here = tools(name)
-    if here in (None, version):
-        return ""
-    return f"{name} {version} made it, and {name} {here} is here"

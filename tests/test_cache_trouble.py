@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -48,7 +49,7 @@ def entries(directory: Path) -> list[Path]:
 
 @pytest.fixture(autouse=True)
 def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("", "_DIR", "_STRICT", "_LIMIT"):
+    for name in ("", "_DIR", "_STRICT", "_LIMIT", "_ENTRIES", "_TEXT", "_REMOTE"):
         monkeypatch.delenv(f"KHALJIT_CACHE{name}", raising=False)
 
 
@@ -352,7 +353,240 @@ def test_junk_among_the_entries_is_tolerated(folder: Path) -> None:
     assert fresh.info().entries == 0
 
 
+@posix
+def test_an_entry_that_others_could_have_written_is_not_read(folder: Path) -> None:
+    Store.open(folder).put(numbered(1), artifact(1))
+    (path,) = entries(folder)
+    for mode in (0o620, 0o602, 0o666):
+        path.chmod(mode)
+        store = Store.open(folder)
+        assert store.get(numbered(1), none) is None
+        assert store.info().reasons == {"untrusted": 1}
+    path.chmod(0o644)
+    assert Store.open(folder).get(numbered(1), none) == artifact(1)
+
+
+@posix
+@pytest.mark.skipif(hasattr(os, "geteuid") and os.geteuid() != 0, reason="gives a file away")
+def test_an_entry_of_another_user_is_a_miss(folder: Path) -> None:
+    """NVIDIA/accelerated-computing-hub#263."""
+    Store.open(folder).put(numbered(1), artifact(1))
+    os.chown(entries(folder)[0], 4711, -1)
+    store = Store.open(folder)
+    assert store.get(numbered(1), none) is None
+    assert store.info().reasons == {"untrusted": 1}
+    goes_on_in_memory(store)
+
+
+@posix
+@pytest.mark.parametrize("mask", [0o000, 0o002, 0o022, 0o077])
+def test_entries_are_private_whatever_the_users_mask_is(folder: Path, mask: int) -> None:
+    before = os.umask(mask)
+    try:
+        Store.open(folder).put(numbered(1), artifact(1))
+    finally:
+        os.umask(before)
+    (path,) = entries(folder)
+    assert path.stat().st_mode & 0o777 == 0o600
+    for one in (folder, folder / str(FORMAT), path.parent):
+        assert one.stat().st_mode & 0o077 == 0
+    assert not (folder / str(FORMAT) / "cache.db").stat().st_mode & 0o022
+    assert Store.open(folder).get(numbered(1), none) == artifact(1)
+
+
+def test_an_entry_of_a_newer_khaljit_is_a_miss_and_left_alone(folder: Path) -> None:
+    Store.open(folder).put(numbered(1), artifact(1))
+    (path,) = entries(folder)
+    data = bytearray(path.read_bytes())
+    data[8] = FORMAT + 1
+    path.write_bytes(data)
+    (folder / str(FORMAT + 1)).mkdir()
+    (folder / str(FORMAT + 1) / "whatever").write_bytes(b"it keeps")
+    store = Store.open(folder)
+    found = store.look(numbered(1), none)
+    assert (found.artifact, found.outcome) == (None, "format")
+    assert f"format {FORMAT + 1}, and this khaljit reads {FORMAT}" in found.detail
+    assert path.exists()
+    store.put(numbered(1), artifact(2))
+    assert Store.open(folder).get(numbered(1), none) == artifact(2)
+    assert (folder / str(FORMAT + 1) / "whatever").exists()
+
+
+def test_a_refusal_that_passes_is_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """cupy/cupy#9463, cupy/cupy#10271: on Windows others hold a file for a moment."""
+    monkeypatch.setattr(files_module, "RETRIES", 5)
+    monkeypatch.setattr(files_module, "PAUSE", 0.0)
+    real_open, real_rename = open, os.rename
+    refusals = {"open": 0, "rename": 0}
+
+    def refuse(which: str) -> None:
+        refusals[which] += 1
+        if refusals[which] % 4:
+            raise PermissionError(13, "used by another process")
+
+    def open_(*args: object, **named: object) -> object:
+        refuse("open") if "rb" in args else None
+        return real_open(*args, **named)  # type: ignore[call-overload]
+
+    def rename(one: str, other: str) -> None:
+        refuse("rename")
+        real_rename(one, other)
+
+    monkeypatch.setattr(files_module, "open", open_, raising=False)
+    monkeypatch.setattr(os, "rename", rename)
+    Store.open(folder).put(numbered(1), artifact(1))
+    assert Store.open(folder).get(numbered(1), none) == artifact(1)
+    assert refusals == {"open": 4, "rename": 4}
+    monkeypatch.setattr(files_module, "RETRIES", 0)
+    store = Store.open(folder)
+    assert store.get(numbered(1), none) is None
+    assert store.info().reasons == {"unreadable": 1}
+
+
+def test_files_that_vanish_while_in_use_are_misses(folder: Path) -> None:
+    store = Store.open(folder)
+    for number in range(3):
+        store.put(numbered(number), artifact(number))
+    shutil.rmtree(folder)
+    fresh = Store.open(folder)
+    assert fresh.get(numbered(0), none) is None
+    assert fresh.info().reasons == {"absent": 1}
+    with warnings.catch_warnings():  # where the index was is said at most once
+        warnings.simplefilter("ignore")
+        store.put(numbered(7), artifact(7))
+    store.put(numbered(8), artifact(8))
+    again = Store.open(folder)
+    assert again.get(numbered(8), none) == artifact(8)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="homes are elsewhere")
+def test_without_a_home_the_run_goes_on_in_memory(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """numba/numba#5566, cupy/cupy#2296."""
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+
+    def nobody(path: object) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", nobody)
+    monkeypatch.setattr(Path, "home", classmethod(nobody))
+    with pytest.warns(
+        CacheWarning, match=r"no place .*home directory.*\n  mend: set KHALJIT_CACHE"
+    ):
+        goes_on_in_memory(Store.open())
+    monkeypatch.setenv("KHALJIT_CACHE_DIR", "~nobody/cache")
+    with pytest.warns(CacheWarning, match="no place for the cache"):
+        goes_on_in_memory(Store.open())
+
+
+def test_a_working_directory_that_is_gone_is_no_trouble(tmp_path: Path) -> None:
+    script = (
+        "import os, sys\n"
+        "from khaljit.cache.store import Store\n"
+        "os.chdir(sys.argv[1]); os.rmdir(sys.argv[1])\n"
+        "print(Store.open().info().directory)"
+    )
+    (tmp_path / "gone").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "gone")],
+        env={**os.environ, "KHALJIT_CACHE_DIR": "relative"},
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+    )
+    assert done.stdout == "None\n", done.stderr
+    assert "there is no place for the cache" in done.stderr
+
+
+def test_names_are_short_and_long_folders_are_written_as_windows_takes_them() -> None:
+    """NVIDIA/warp, change log 1.16.0."""
+    long = "C:\\" + "deep\\" * 60 + "cache"
+    assert place.for_system(long, "win32") == "\\\\?\\" + long
+    assert place.for_system("\\\\server\\share\\x", "win32") == "\\\\?\\UNC\\server\\share\\x"
+    assert place.for_system("\\\\?\\" + long, "win32") == "\\\\?\\" + long
+    assert place.for_system("/home/x", "linux") == "/home/x"
+    name = f"{numbered(1)[:2]}/{numbered(1)[2:]}.00000000.000000000000"
+    assert is_entry(name)
+    assert len(name) < 60
+
+
+def test_the_text_for_people_can_be_left_out(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """triton-lang/triton#11778: one file per entry, and less in it."""
+    full = Artifact(b"code", {}, None, text="; LLVM\n" * 1000)
+    Store.open(folder).put(numbered(1), full)
+    monkeypatch.setenv("KHALJIT_CACHE_TEXT", "0")
+    store = Store.open(folder)
+    store.put(numbered(2), full)
+    assert store.get(numbered(2), none) is full, "in this process it is there"
+    fresh = Store.open(folder)
+    one, other = (fresh.get(numbered(number), none) for number in (1, 2))
+    assert one is not None
+    assert other is not None
+    assert (one.text, other.text) == (full.text, "")
+    assert other.payload == b"code"
+
+
+def test_the_number_of_entries_has_a_bound_too(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """triton-lang/triton#11778, DiamondLightSource/httomo#243: quotas count files as well."""
+    monkeypatch.setenv("KHALJIT_CACHE_ENTRIES", "20")
+    store = Store.open(folder)
+    for number in range(60):
+        store.put(numbered(number), artifact(number))
+    assert len(entries(folder)) == 20
+    assert (store.info().entries, store.info().entries_limit) == (20, 20)
+    kept = {number for number in range(60) if Store.open(folder).get(numbered(number), none)}
+    assert kept == set(range(40, 60))
+
+
+@pytest.mark.parametrize("setting", ["many", "-5", "1e3", "1.5"])
+def test_a_number_of_entries_that_is_none_warns(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, setting: str
+) -> None:
+    monkeypatch.setenv("KHALJIT_CACHE_ENTRIES", setting)
+    with pytest.warns(CacheWarning, match="KHALJIT_CACHE_ENTRIES"):
+        goes_on_in_memory(Store.open(folder))
+
+
+def test_a_clock_that_jumps_hangs_nothing_and_loses_little(folder: Path) -> None:
+    """Times that are to come, or long ago, are only a bad order of eviction."""
+    store = Store.open(folder, entries=10)
+    for number in range(40):
+        store.put(numbered(number), artifact(number))
+        then = time.time() + (1e7 if number % 2 else -1e7)
+        for path in entries(folder):
+            os.utime(path, (then, then))
+    assert len(entries(folder)) <= 10
+    assert Store.open(folder).get(numbered(39), none) == artifact(39)
+
+
 # -- the index ---------------------------------------------------------------------------------
+
+
+@posix
+def test_a_database_that_others_can_write_to_is_refused(folder: Path) -> None:
+    Store.open(folder).put(numbered(1), artifact(1))
+    database = folder / str(FORMAT) / "cache.db"
+    database.chmod(0o666)
+    store = Store.open(folder)
+    assert store.get(numbered(1), none) == artifact(1), "entries prove themselves"
+    with pytest.warns(CacheWarning, match=r"other users can write to .*cache\.db") as caught:
+        store.put(numbered(2), artifact(2))
+    assert "\n  mend: chmod go-w " in str(caught[0].message)
+    goes_on_in_memory(store)
+    assert len(entries(folder)) == 1
+
+
+@posix
+def test_a_folder_of_entries_that_others_can_write_to_is_refused(folder: Path) -> None:
+    Store.open(folder).put(numbered(1), artifact(1))
+    (folder / str(FORMAT)).chmod(0o777)
+    with pytest.warns(CacheWarning, match="other users can write to"):
+        Store.open(folder).put(numbered(2), artifact(2))
 
 
 @pytest.mark.parametrize("how", ["noise", "empty", "cut", "another database", "a directory"])
