@@ -9,6 +9,7 @@ import copy
 import threading
 import time
 from collections import Counter, OrderedDict
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, final
@@ -33,7 +34,16 @@ from khaljit.tracer.errors import (
 from khaljit.tracer.ir import Trace
 from khaljit.tracer.passes.contract import contract
 
-__all__ = ["COUNTS", "Compiled", "again", "cache_info", "compile_trace", "find", "store"]
+__all__ = [
+    "COUNTS",
+    "Compiled",
+    "again",
+    "cache_info",
+    "canonical_key",
+    "compile_trace",
+    "find",
+    "store",
+]
 
 MAX_FAILED: Final = 256  # errors of compilations that are remembered
 
@@ -84,7 +94,7 @@ def compile_trace(trace: Trace, target: Target, origin: Origin | None = None) ->
     Args:
         origin: of the trace, where it is known: for lists, for ``KHALJIT_RECORD``, for the salt.
     """
-    trace, name = _canonical(trace, target, origin)
+    trace, name = canonical_key(trace, target, origin)
     if origin is not None:
         origin.record(target.text)
     try:
@@ -101,10 +111,11 @@ def again(compiled: Compiled, target: Target) -> Compiled:
 
 def find(trace: Trace, target: Target, origin: Origin | None = None) -> Compiled | None:
     """The artifact of a recorded trace, if it is in the cache."""
-    return _look_up(*_canonical(trace, target, origin), target, origin)
+    return _look_up(*canonical_key(trace, target, origin), target, origin)
 
 
-def _canonical(trace: Trace, target: Target, origin: Origin | None) -> tuple[Trace, Key]:
+def canonical_key(trace: Trace, target: Target, origin: Origin | None = None) -> tuple[Trace, Key]:
+    """A recorded trace as it is compiled, and the key of its code."""
     check(trace)
     trace = contract(trace)
     if target.reports:
@@ -114,7 +125,7 @@ def _canonical(trace: Trace, target: Target, origin: Origin | None) -> tuple[Tra
 
 def _look_up(trace: Trace, name: Key, target: Target, origin: Origin | None) -> Compiled | None:
     """What the cache has of a canonical trace for a target, else for one of its substitutes."""
-    for other in (target, *target.substitutes()):
+    for other in _usable(target):
         if other is not target:
             name = key_of(trace, other, origin.salt if origin else None)
         found = store().look(name, other.tool_version)
@@ -124,6 +135,12 @@ def _look_up(trace: Trace, name: Key, target: Target, origin: Origin | None) -> 
             COUNTS["cached"] += 1
             return Compiled(trace, name, found.artifact, True, origin)
     return None
+
+
+def _usable(target: Target) -> Iterator[Target]:
+    """A target; and after a miss, as it takes time to find out what is here, its substitutes."""
+    yield target
+    yield from target.substitutes()
 
 
 def _build(trace: Trace, name: Key, target: Target, origin: Origin | None) -> Compiled:

@@ -10,11 +10,14 @@ from collections.abc import Callable
 from operator import is_
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Final
 
 from khaljit.tracer.errors import ArgumentValueError
 
 __all__ = ["find", "load_module", "path_of"]
+
+
+_SCRIPTS: Final[set[str]] = set()  # modules that were loaded from files
 
 
 def load_module(name: str) -> ModuleType:
@@ -47,6 +50,7 @@ def _load_file(path: Path) -> ModuleType:
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
+    _SCRIPTS.add(path.stem)
     sys.path.insert(0, str(path.parent))
     spec.loader.exec_module(module)
     return module
@@ -100,11 +104,11 @@ def path_of(value: Any, same: Callable[[Any, Any], bool] = is_) -> str | None:
 
 def _name_of(module: ModuleType) -> str:
     """The name that other processes know a module by; of a script its path from here."""
-    if module.__name__ != "__main__":
-        return module.__name__
-    spec = getattr(module, "__spec__", None)
-    if spec is not None:  # python -m
-        return str(spec.name)
+    name = module.__name__
+    if name == "__main__" and module.__spec__ is not None:  # python -m
+        return module.__spec__.name
+    if name != "__main__" and name not in _SCRIPTS:
+        return name
     file = Path(getattr(module, "__file__", None) or "__main__").resolve()
     here = Path.cwd()
     return (file.relative_to(here) if file.is_relative_to(here) else file).as_posix()

@@ -11,7 +11,8 @@ import pytest
 from typer.testing import CliRunner
 
 import khaljit as kj
-from khaljit.cli import app, load_kernel
+from khaljit.cli import app
+from khaljit.warming import load_kernel
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNEL = str(ROOT / "examples" / "counter.py") + ":pick"
@@ -51,10 +52,10 @@ def test_show_needs_no_array_and_takes_equal_shapes_and_constants() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["show", "nowhere", "--args", ""], "names no kernel"),
+        (["show", "nowhere", "--args", ""], "names nothing in a module"),
         (["show", "nowhere.py:k", "--args", ""], "there is no file nowhere.py"),
         (["show", "nowhere_at_all:k", "--args", ""], "there is no module nowhere_at_all"),
-        (["show", KERNEL + "s", "--args", ARGS], "has no kernel 'picks'"),
+        (["show", KERNEL + "s", "--args", ARGS], "has no 'picks'"),
         (["show", KERNEL, "--args", "f32"], "has 1 items"),
         (["show", KERNEL, "--args", "f32[;], f32, u32[:], u32[:]"], "is no axis"),
         (["show", KERNEL, "--args", "f31[:], f32, u32[:], u32[:]"], "is no type"),

@@ -75,6 +75,11 @@ class Target(ABC):
         """What `khaljit.devices.target` makes this target of, on any machine."""
         return self.name
 
+    @property
+    def remark(self) -> str:
+        """What users should know who compile for it; empty if there is nothing."""
+        return ""
+
     @abstractmethod
     def key_parts(self) -> Mapping[str, object]:
         """Everything about the target that the code depends on, as `cache.keys.described` takes

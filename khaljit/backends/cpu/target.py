@@ -34,6 +34,17 @@ class Cpu(Target):
         """Such as ``cpu:x86-64-v3-linux``, with features beyond the level behind it."""
         return f"{self.name}-{self.cpu.system}{''.join(self.cpu.features)}"
 
+    @property
+    def remark(self) -> str:
+        """Whether the level lacks what most kernels use."""
+        from khaljit.codegen.caps import row
+        from khaljit.tracer.dtypes import f32
+        from khaljit.tracer.ops import Op
+
+        if row(f"llvm:{self.cpu.level}").takes(Op.FMA, f32):
+            return ""
+        return "it has no fused multiply-add, which is emulated, and slow"
+
     def substitutes(self) -> Sequence[Target]:
         """Lower levels, where no llvmlite is here to make code for this one."""
         if _llvmlite_version() is not None:
