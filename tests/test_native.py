@@ -7,9 +7,15 @@ way whatever there is natively.
 from __future__ import annotations
 
 import functools
+import gc
 import itertools
 import math
+import os
+import subprocess
+import sys
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +23,7 @@ import pytest
 
 import khaljit as kj
 from khaljit import extension
+from khaljit.backends.cpu.device import CpuDevice
 from khaljit.extension import NATIVE, NUMBER_TYPES
 from khaljit.jit import Kernel
 from tests.conftest import REQUIRED
@@ -652,3 +659,39 @@ def test_it_is_not_used_where_structs_differ(monkeypatch: pytest.MonkeyPatch) ->
         monkeypatch.undo()
     monkeypatch.setenv("KHALJIT_NATIVE", "0")
     assert extension._load() is None
+
+
+def test_a_million_launches_from_eight_threads_leak_nothing(tmp_path: Path) -> None:
+    environment = {**os.environ, "KHALJIT_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "tests.stress_launches", "--launches", "1000000"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "native: True" in done.stdout
+
+
+def test_workers_go_with_their_pool() -> None:
+    tasks = Path("/proc/self/task")
+    if not tasks.exists():
+        pytest.skip("the system does not list threads")
+    before = len(list(tasks.iterdir()))
+    device = CpuDevice(threads=4)
+    big = device.zeros(1 << 16)
+
+    @kj.jit
+    def slow(x: Any) -> None:
+        i = kj.global_id(0)
+        if i < x.size:
+            for k in range(20):
+                x[i] += kj.f32(k)
+
+    for _ in range(3):
+        slow[big.size](big)
+    assert device.pool.started == 3
+    assert len(list(tasks.iterdir())) == before + 3
+    del device, big, slow
+    for _ in range(1000):
+        gc.collect()
+        if len(list(tasks.iterdir())) == before:
+            return
+        time.sleep(0.01)
+    pytest.fail("the workers stay")

@@ -12,18 +12,31 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from khaljit.backends.cpu import pool as pool_module
 from khaljit.backends.cpu.executable import MACHINE
 from khaljit.backends.cpu.loader import Image, load
-from khaljit.backends.cpu.pool import Arena, Pool, Scratch, available_threads
+from khaljit.backends.cpu.pool import Arena, Pool, Scratch, available_threads, make_pool
+from khaljit.extension import NATIVE
 from khaljit.tracer.errors import ArgumentValueError
 from tests.machine_code import COUNTING, compile_object
 
 pytestmark = pytest.mark.skipif(MACHINE != "x86_64", reason="runs x86-64 code")
+
+
+@pytest.fixture(params=["python", "native"])
+def new_pool(request: pytest.FixtureRequest) -> Callable[[int], Any]:
+    """Makes a pool of each kind in turn."""
+    if request.param == "python":
+        return Pool
+    if NATIVE is None:
+        pytest.skip("the native extension is not built")
+    return make_pool
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +57,10 @@ class Counts:
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3, 8])
-def test_every_item_runs_once(counting: Image, threads: int) -> None:
-    pool = Pool(threads)
+def test_every_item_runs_once(
+    new_pool: Callable[[int], Any], counting: Image, threads: int
+) -> None:
+    pool = new_pool(threads)
     rng = random.Random(threads)
     for _ in range(150):
         total = rng.choice([1, 2, 3, 64, 1000, rng.randrange(1, 5000)])
@@ -55,14 +70,16 @@ def test_every_item_runs_once(counting: Image, threads: int) -> None:
         assert made.all_are(1)
 
 
-def test_no_items_run_nothing(counting: Image) -> None:
+def test_no_items_run_nothing(new_pool: Callable[[int], Any], counting: Image) -> None:
     made = Counts(1)
-    Pool(4).run(counting.address("entry"), made.params, 0, 1, 64)
+    new_pool(4).run(counting.address("entry"), made.params, 0, 1, 64)
     assert made.all_are(0)
 
 
-def test_a_launch_of_one_chunk_starts_no_thread(counting: Image) -> None:
-    pool = Pool(8)
+def test_a_launch_of_one_chunk_starts_no_thread(
+    new_pool: Callable[[int], Any], counting: Image
+) -> None:
+    pool = new_pool(8)
     made = Counts(64)
     pool.run(counting.address("entry"), made.params, 64, 64, 64)
     assert pool.started == 0
@@ -89,19 +106,21 @@ out:
 """
 
 
-def test_several_threads_are_inside_at_once() -> None:
+def test_several_threads_are_inside_at_once(new_pool: Callable[[int], Any]) -> None:
     image = load(compile_object(WAITS_FOR_COMPANY))
-    pool = Pool(3)
+    pool = new_pool(3)
     for _ in range(20):
         made = Counts(1, turns=3)
         pool.run(image.address("entry"), made.params, 1000, 1, 64)
         assert made.counts[0] == 3
 
 
-def test_a_launch_does_not_wait_for_workers_that_another_keeps() -> None:
+def test_a_launch_does_not_wait_for_workers_that_another_keeps(
+    new_pool: Callable[[int], Any],
+) -> None:
     image = load(compile_object(WAITS_FOR_COMPANY))
     counting = load(compile_object(COUNTING))
-    pool = Pool(2)
+    pool = new_pool(2)
     long = Counts(1, turns=3)  # its two threads stay inside until somebody adds a third
     first = threading.Thread(
         target=pool.run, args=(image.address("entry"), long.params, 2, 1, 64), daemon=True
@@ -117,8 +136,8 @@ def test_a_launch_does_not_wait_for_workers_that_another_keeps() -> None:
     assert not first.is_alive()
 
 
-def test_user_threads_launch_at_once(counting: Image) -> None:
-    pool = Pool(4)
+def test_user_threads_launch_at_once(new_pool: Callable[[int], Any], counting: Image) -> None:
+    pool = new_pool(4)
     wrong: list[int] = []
 
     def launch(seed: int) -> None:
@@ -180,9 +199,9 @@ out:
 """
 
 
-def test_arenas_are_aligned_and_grow_on_demand() -> None:
+def test_arenas_are_aligned_and_grow_on_demand(new_pool: Callable[[int], Any]) -> None:
     image = load(compile_object(SHOWS_ARENAS))
-    pool = Pool(3)
+    pool = new_pool(3)
     for size in (64, 4096, 100, 1 << 20, 64):
         made = Counts(300, turns=size)
         pool.run(image.address("entry"), made.params, 300, 1, size)
@@ -217,9 +236,9 @@ sys.path.insert(0, {tests!r})
 from tests.machine_code import COUNTING, compile_object
 from tests.test_pool import Counts
 from khaljit.backends.cpu.loader import load
-from khaljit.backends.cpu.pool import Pool
+from khaljit.backends.cpu.pool import Pool, make_pool
 image = load(compile_object(COUNTING))
-pool = Pool(4)
+pool = {make}(4)
 def launch():
     made = Counts(2000)
     pool.run(image.address("entry"), made.params, 2000, 1, 64)
@@ -245,16 +264,16 @@ assert launch()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
-def test_a_forked_child_starts_its_own_workers() -> None:
-    script = FORKING.format(tests=str(Path(__file__).parent.parent))
+def test_a_forked_child_starts_its_own_workers(new_pool: Callable[[int], Any]) -> None:
+    script = FORKING.format(tests=str(Path(__file__).parent.parent), make=new_pool.__name__)
     subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True, timeout=120)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
-def test_an_interrupt_leaves_only_when_no_thread_is_inside() -> None:
+def test_an_interrupt_leaves_only_when_no_thread_is_inside(new_pool: Callable[[int], Any]) -> None:
     image = load(compile_object(WAITS_FOR_COMPANY))
     counting = load(compile_object(COUNTING))
-    pool = Pool(2)
+    pool = new_pool(2)
     made = Counts(1, turns=2)
     pool.run(image.address("entry"), made.params, 2, 1, 64)  # the worker is awake and was inside
 
@@ -281,7 +300,9 @@ def test_an_interrupt_leaves_only_when_no_thread_is_inside() -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends signals")
-def test_interrupts_at_any_moment_neither_lose_items_nor_hang(counting: Image) -> None:
+def test_interrupts_at_any_moment_neither_lose_items_nor_hang(
+    new_pool: Callable[[int], Any], counting: Image
+) -> None:
     """An alarm whose handler raises goes off again and again, wherever the launch is just then."""
 
     class AlarmError(Exception):
@@ -290,7 +311,7 @@ def test_interrupts_at_any_moment_neither_lose_items_nor_hang(counting: Image) -
     def ring(number: int, frame: object) -> None:
         raise AlarmError
 
-    pool = Pool(3)
+    pool = new_pool(3)
     rng = random.Random(11)
     made = Counts(200)
     before = signal.signal(signal.SIGALRM, ring)

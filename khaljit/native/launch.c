@@ -44,9 +44,9 @@ try_plans(const Launch *launch, PyObject *const *args, Py_ssize_t count)
 {
     Kernel *kernel = (Kernel *)launch->kernel;
     PyObject *plans;
-    BEGIN_LOCKED(kernel)
+    BEGIN_LOCKED(kernel);
     plans = Py_NewRef(kernel->plans);
-    END_LOCKED()
+    END_LOCKED();
     Outcome outcome = UNKNOWN;
     for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(plans) && outcome == UNKNOWN; k++) {
         outcome = plan_launch(PyTuple_GET_ITEM(plans, k), launch->counts, args, count);
@@ -79,9 +79,9 @@ static Outcome try_keywords(
 {
     Kernel *kernel = (Kernel *)launch->kernel;
     PyObject *all[MOST_ARGUMENTS] = {NULL}, *names;
-    BEGIN_LOCKED(kernel)
+    BEGIN_LOCKED(kernel);
     names = Py_NewRef(kernel->names);
-    END_LOCKED()
+    END_LOCKED();
     Outcome outcome = UNKNOWN;
     if (names != Py_None && PyTuple_GET_SIZE(names) <= MOST_ARGUMENTS &&
         count <= PyTuple_GET_SIZE(names) &&
@@ -108,7 +108,7 @@ static Outcome try_keywords(
 static PyObject *get_groups(Launch *launch, void *Py_UNUSED(none))
 {
     PyObject *groups;
-    BEGIN_LOCKED(launch)
+    BEGIN_LOCKED(launch);
     if (launch->groups == NULL) {
         launch->groups = Py_BuildValue(
             "LLL", (long long)launch->counts[0], (long long)launch->counts[1],
@@ -116,7 +116,7 @@ static PyObject *get_groups(Launch *launch, void *Py_UNUSED(none))
         );
     }
     groups = Py_XNewRef(launch->groups);
-    END_LOCKED()
+    END_LOCKED();
     return groups;
 }
 
@@ -350,11 +350,11 @@ static PyObject *kernel_subscript(Kernel *kernel, PyObject *grid)
     if (PyLong_CheckExact(grid)) {
         int overflow;
         extent = PyLong_AsLongLongAndOverflow(grid, &overflow);
-        BEGIN_LOCKED(kernel)
+        BEGIN_LOCKED(kernel);
         if (kernel->last != NULL && kernel->extent == extent && !overflow) {
             found = Py_NewRef(kernel->last);
         }
-        END_LOCKED()
+        END_LOCKED();
         if (found != NULL) {
             return found;
         }
@@ -364,10 +364,10 @@ static PyObject *kernel_subscript(Kernel *kernel, PyObject *grid)
     }
     found = (PyObject *)make_launch((PyObject *)kernel, NULL, counts);
     if (found != NULL && extent >= 0) {
-        BEGIN_LOCKED(kernel)
+        BEGIN_LOCKED(kernel);
         Py_XSETREF(kernel->last, Py_NewRef(found));
         kernel->extent = extent;
-        END_LOCKED()
+        END_LOCKED();
     }
     return found;
 }
@@ -386,12 +386,12 @@ static PyObject *kernel_learn(Kernel *kernel, PyObject *args)
         }
     }
     PyObject *old_plans, *old_names;
-    BEGIN_LOCKED(kernel)
+    BEGIN_LOCKED(kernel);
     old_plans = kernel->plans;
     old_names = kernel->names;
     kernel->plans = Py_NewRef(plans);
     kernel->names = Py_NewRef(PyTuple_CheckExact(names) ? names : Py_None);
-    END_LOCKED()
+    END_LOCKED();
     Py_XDECREF(old_plans);
     Py_XDECREF(old_names);
     Py_RETURN_NONE;
