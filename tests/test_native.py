@@ -340,7 +340,7 @@ def test_vectors_and_other_elements(by_way_of_python: list[Kernel]) -> None:
         double[4](v, b, mask)
         assert (v == np.where(mask, 2**k, 1)[:, None]).all()
     assert by_way_of_python == [double]
-    with pytest.raises(kj.ArgumentTypeError, match="last axis"):
+    with pytest.raises(kj.ArgumentTypeError, match="last axes"):
         double[4](np.ones((4, 6), np.float32)[:, ::2], b, mask)
 
 
