@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Final
 
 from khaljit.tracer.arithmetic import select, truth
@@ -17,7 +18,7 @@ from khaljit.tracer.intrinsics.bits import bitcast
 from khaljit.tracer.intrinsics.ids import local_index
 from khaljit.tracer.intrinsics.numbers import max, min
 from khaljit.tracer.intrinsics.storage import barrier, shared
-from khaljit.tracer.ir import Access, Note
+from khaljit.tracer.ir import Note
 from khaljit.tracer.memory import Array
 from khaljit.tracer.ops import Op
 from khaljit.tracer.proxy import Scalar, Vector, fail
@@ -64,10 +65,9 @@ def _workgroup(what: str) -> tuple[Recorder, int]:
 
 def _same(recorder: Recorder, memory: Array, place: Any) -> Scalar:
     """An element of shared memory that all read between two barriers."""
-    value = recorder.builder.load(
-        memory.value, memory.indices(place), memory.dtype, Access(uniform=True)
-    )
-    return Scalar(recorder, value)
+    source, indices, access = memory._scalar(place)
+    access = replace(access, uniform=True)
+    return Scalar(recorder, recorder.builder.load(source, indices, memory.dtype, access))
 
 
 def _when(
