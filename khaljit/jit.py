@@ -31,6 +31,7 @@ from khaljit.extension import NATIVE
 from khaljit.grids import Grid, Indirect, groups_of, parse_grid
 from khaljit.launching import Bound, KernelBase, Launch, bind
 from khaljit.loading import load
+from khaljit.logs import log, wants
 from khaljit.origin import Origin
 from khaljit.plans import NativePlans, Plan, Sample
 from khaljit.signatures import parse_signature
@@ -253,6 +254,8 @@ class Kernel(KernelBase):
         signature = call.signature(self._reach(groups))
         plan = self._plans.get((device, signature))
         if plan is None or not plan.holds():
+            if plan is not None and wants("cache"):
+                log("cache", f"{self.name} is recorded again: {', '.join(plan.changes())} changed")
             plan = self._plan(device, signature)
         check_operands(self.name, call.operands, plan.written)
         dispatch = Dispatch(

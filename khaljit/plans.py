@@ -67,6 +67,10 @@ class Plan:
     def holds(self) -> bool:
         return all(guard.holds() for guard in self.guards)
 
+    def changes(self) -> list[str]:
+        """What was read while recording and is not as it was."""
+        return [guard.name for guard in self.guards if not guard.holds()]
+
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -95,7 +95,7 @@ def test_hits_and_misses_are_printed_where_that_is_asked_for(
 def test_another_version_of_the_compiler_compiles_again_and_says_so(
     fresh: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """tinygrad/tinygrad#15709, and AdaptiveCpp's users who delete their caches."""
+    """tinygrad/tinygrad#15709; AdaptiveCpp performance guide: users had to delete their caches."""
     run(made(4))
     monkeypatch.setattr(cpu_target, "_llvmlite_version", lambda: "99.0")
     monkeypatch.setenv("KHALJIT_LOG", "cache")

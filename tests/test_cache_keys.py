@@ -17,6 +17,7 @@ from khaljit.cache.keys import Key, described, key, parts_of
 
 
 def test_a_key_is_32_hexadecimal_digits() -> None:
+    """NVIDIA/warp#1511: 128 bits."""
     made = key(trace=b"x")
     assert len(made) == 32
     assert set(made) <= set("0123456789abcdef")

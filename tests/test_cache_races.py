@@ -171,6 +171,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def test_of_many_processes_one_builds(folder: Path, tmp_path: Path) -> None:
+    """tenstorrent/tt-metal#55009."""
     log = tmp_path / "log"
     processes = [start(BUILDER, folder, log) for _ in range(5)]
     for process in processes:

@@ -80,6 +80,7 @@ class TestEveryStore:
         assert store.get(numbered(1), nothing_installed) is made
 
     def test_equal_digits_with_other_material_are_a_miss(self, store: Store) -> None:
+        """NVIDIA/warp#1511."""
         collided = Key(numbered(1))
         collided.material = b"khaljit 1\nanother 0\n\n"
         store.put(numbered(1), artifact())

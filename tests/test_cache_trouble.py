@@ -164,6 +164,7 @@ def test_a_place_that_cannot_be_made_warns_once(tmp_path: Path) -> None:
 def test_trouble_is_an_error_where_that_is_asked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """jax-ml/jax#12594."""
     monkeypatch.setenv("KHALJIT_CACHE_STRICT", "1")
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CacheStoreError, match="mend: set KHALJIT_CACHE_DIR"):
@@ -229,6 +230,7 @@ def test_a_cache_that_cannot_be_written_to_is_read(tmp_path: Path) -> None:
 def test_a_full_disk_warns_once_and_leaves_nothing_half_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """NixOS/nixpkgs#453992."""
     store = Store.open(folder)
     store.put(numbered(50), artifact(50))
     real_open = open
@@ -338,6 +340,7 @@ def test_a_directory_that_cannot_be_listed_is_a_miss(
 
 
 def test_junk_among_the_entries_is_tolerated(folder: Path) -> None:
+    """jax-ml/jax#39880."""
     store = Store.open(folder)
     store.put(numbered(1), artifact(1))
     made = numbered(1)
@@ -463,7 +466,7 @@ def test_files_that_vanish_while_in_use_are_misses(folder: Path) -> None:
 def test_without_a_home_the_run_goes_on_in_memory(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """numba/numba#5566, cupy/cupy#2296."""
+    """numba/numba#5566, numba/numba#4908, LMCache/LMCache#4597, cupy/cupy#2296."""
     for name in ("HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(name, raising=False)
 
@@ -502,7 +505,7 @@ def test_a_working_directory_that_is_gone_is_no_trouble(tmp_path: Path) -> None:
 
 
 def test_names_are_short_and_long_folders_are_written_as_windows_takes_them() -> None:
-    """NVIDIA/warp, change log 1.16.0."""
+    """NVIDIA/warp CHANGELOG 1.16.0."""
     long = "C:\\" + "deep\\" * 60 + "cache"
     assert place.for_system(long, "win32") == "\\\\?\\" + long
     assert place.for_system("\\\\server\\share\\x", "win32") == "\\\\?\\UNC\\server\\share\\x"
@@ -784,6 +787,7 @@ while True:
 
 
 def test_killed_writers_leave_whole_entries_or_none(folder: Path) -> None:
+    """CHIP-SPV/chipStar#1081."""
     rng = random.Random(9)
     for _ in range(8):
         with subprocess.Popen(
