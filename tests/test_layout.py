@@ -93,6 +93,7 @@ def test_imports_run_one_way(name: str) -> None:
 HEAVY = {
     "llvmlite": {"khaljit.codegen.llvm.assemble"},
     "diskcache": {"khaljit.cache.index"},
+    "fsspec": {"khaljit.cache.remote"},
     "scipy": {"khaljit.demo"},
     "skimage": {"khaljit.demo"},
     "PIL": {"khaljit.demo"},
@@ -110,7 +111,7 @@ def test_heavy_packages_have_one_door(name: str) -> None:
         others = roots - {"khaljit", "numpy", "__future__"}
         assert others <= set(sys.stdlib_module_names)
     if _package(name) == "cache":
-        others = roots - {"khaljit", "diskcache", "xxhash", "__future__"}
+        others = roots - {"khaljit", "diskcache", "fsspec", "xxhash", "__future__"}
         assert others <= set(sys.stdlib_module_names)
 
 
@@ -119,7 +120,7 @@ def test_importing_khaljit_loads_no_heavy_package() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[0] for name in done.stdout.split()}
     assert "numpy" in loaded
-    assert not loaded & {"llvmlite", "wgpu", "cuda", "typer", "rich", "diskcache", "scipy"}
+    assert not loaded & {"llvmlite", "wgpu", "cuda", "typer", "rich", "diskcache", "fsspec", "scipy"}
 
 
 def test_the_types_for_users_name_what_the_package_has() -> None:
