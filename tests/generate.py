@@ -46,6 +46,8 @@ class _Maker(Expressions):
     depth: int = 0
     nesting: int = 0
     unrolled: int = 0
+    # Of a function: two literals that meet before they meet its type settle at i32 or f32.
+    may_return_literal: bool = True
     shared: list[tuple[str, DType]] = field(default_factory=list)
     counters: list[tuple[str, DType, tuple[str, ...]]] = field(default_factory=list)
 
@@ -238,7 +240,10 @@ class _Maker(Expressions):
         kind = self.rng.choice(self.jumps(flow))
         if kind == "return" and flow.returns is not None:
             value = self.expression(flow, flow.returns, 2)
-            self.write(f"return {self.literal(flow.returns) if self.chance(0.1) else value}")
+            if self.may_return_literal and self.chance(0.1):
+                value = self.literal(flow.returns)
+                self.may_return_literal = False
+            self.write(f"return {value}")
         else:
             self.write(kind)
         return False
@@ -394,6 +399,7 @@ class _Maker(Expressions):
         inner = Flow({**flow.known, parameter: dtype}, returns=returns, fixed=frozenset(flow.known))
         self.write(f"def {name}({parameter}):")
         nesting, self.nesting = self.nesting, 0
+        self.may_return_literal = True
         if self.block(inner, 3):
             self.write(f"    return {self.expression(inner, returns)}")
         self.nesting = nesting
@@ -409,6 +415,7 @@ class _Maker(Expressions):
             returns = self.type()
             names = [f"v{k}_{name}" for k in range(len(types))]
             size, self.size = self.size, 5
+            self.may_return_literal = True
             if self.chance(0.15):
                 flow = Flow(dict(zip(names, types, strict=True)), returns=returns)
                 text = self.expression(flow, returns)

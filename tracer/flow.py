@@ -372,14 +372,25 @@ class Range:
 
 @final
 class For(Loop):
-    """A ``for`` loop: recorded over a `Range`, repeated on the host over anything else."""
+    """A ``for`` loop: recorded over a `Range`, repeated on the host over anything else.
+
+    Args:
+        continues: the body has a ``continue``.
+        counter: the loop variable, where it is a name that the body leaves alone.
+    """
 
     def __init__(
-        self, recorder: Recorder, iterable: object, names: tuple[str, ...], continues: bool
+        self,
+        recorder: Recorder,
+        iterable: object,
+        names: tuple[str, ...],
+        continues: bool,
+        counter: str | None,
     ) -> None:
         super().__init__(recorder, names)
         self.item: object = None
         self._continues = continues
+        self._name = counter
         self._inner: Frame | None = None
         if isinstance(iterable, Range):
             self.traced = self.load = True
@@ -488,12 +499,27 @@ class For(Loop):
                 self._finish()
                 return False
         assert self.frame is not None
-        counter, *self._rest = self.frame.open()
+        counter, *rest = self.frame.open()
         assert isinstance(counter, Scalar)
-        self.values = tuple(self._rest)
+        self.values = tuple(rest)
         self.item = self._counter = counter
-        leave_unless(self.frame, truth(self._goes_on(counter)), (counter, *self._rest))
+        ended = (counter, *self._ended(counter))
+        leave_unless(self.frame, truth(self._goes_on(counter)), ended)
         return True
+
+    def _ended(self, counter: Scalar) -> State:
+        """The variables where the counter has reached the end.
+
+        Behind a loop that is known to run, the loop variable has its last value.
+        """
+        assert self._range is not None
+        if self._name is None or not self._range.on_host or len(self._range) == 0:
+            return self.values
+        place = self.names.index(self._name)
+        if self.values[place] is not UNSET:
+            return self.values
+        last = binary(Op.SUB, counter, self._step)
+        return (*self.values[:place], last, *self.values[place + 1 :])
 
     def _goes_on(self, counter: Scalar) -> Any:
         """Whether the counter is still before the end."""

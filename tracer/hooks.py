@@ -26,6 +26,7 @@ from khaljit.tracer.intrinsics.storage import constant, guard_contents
 from khaljit.tracer.ir import Note
 from khaljit.tracer.memory import Array
 from khaljit.tracer.messages import MAX_SHOWN, joined
+from khaljit.tracer.operators import BINARY, UNARY, in_place, two
 from khaljit.tracer.ops import Op
 from khaljit.tracer.parts import Step, choose_item, load, steps_of
 from khaljit.tracer.parts import assign as assign_part
@@ -75,10 +76,12 @@ def while_(names: tuple[str, ...]) -> While:
     return While(_recorder(), names)
 
 
-def for_(iterable: object, names: tuple[str, ...], continues: bool) -> For:
+def for_(
+    iterable: object, names: tuple[str, ...], continues: bool = False, counter: str | None = None
+) -> For:
     recorder = _recorder()
     recorder.mark()
-    return For(recorder, iterable, names, continues)
+    return For(recorder, iterable, names, continues, counter)
 
 
 def block(names: tuple[str, ...]) -> Block:
@@ -168,13 +171,35 @@ def _logical(first: Any, rest: tuple[Callable[[], Any], ...], conjunction: bool)
     return _choose(left, lambda: True, right, logical=Op.OR)
 
 
+_NUMBERS: Final = frozenset({Scalar, Vector, bool, float, int})  # have no operators of the user's
+
+
+def binary(name: str, a: Any, b: Any) -> Any:
+    """An operator or a comparison of two operands."""
+    row = BINARY[name]
+    if type(a) in _NUMBERS and type(b) in _NUMBERS:
+        return row.function(a, b)
+    if name == "NotEq" and getattr(type(a), "__ne__", None) is object.__ne__:
+        return not_(two(BINARY["Eq"], a, b, _traced))
+    return two(row, a, b, _traced)
+
+
+def augmented(name: str, a: Any, b: Any) -> Any:
+    """What ``a += b`` and the like assign to a."""
+    if type(a) in _NUMBERS and type(b) in _NUMBERS:
+        return BINARY[name].function(a, b)
+    return in_place(BINARY[name], a, b, _traced)
+
+
+def unary(name: str, a: Any) -> Any:
+    """``-a``, ``+a`` and ``~a``"""
+    function, method = UNARY[name]
+    result = NotImplemented if type(a) in _NUMBERS else _traced(a, method)
+    return function(a) if result is NotImplemented else result
+
+
 _COMPARISONS: Final[dict[str, Callable[[Any, Any], Any]]] = {
-    "Eq": operator.eq,
-    "NotEq": operator.ne,
-    "Lt": operator.lt,
-    "LtE": operator.le,
-    "Gt": operator.gt,
-    "GtE": operator.ge,
+    **{name: functools.partial(binary, name) for name in BINARY},
     "Is": operator.is_,
     "IsNot": operator.is_not,
     "In": lambda a, b: _contains(b, a),
@@ -187,12 +212,13 @@ def _contains(items: Any, value: Any) -> Any:
     if isinstance(items, Array):
         fail(f"{describe(items)} is searched as a whole", "loop over its elements")
     if not isinstance(items, tuple | list | set | frozenset | dict):
-        return value in items
+        found = _traced(items, "__contains__", value)
+        return value in items if found is NotImplemented else found
     if not _has_proxy((value, *items)):
         return value in items
-    found: Any = False
+    found = False
     for one in items:
-        found = or_(found, functools.partial(operator.eq, value, one))
+        found = or_(found, functools.partial(binary, "Eq", value, one))
     return found
 
 
@@ -283,10 +309,15 @@ def _hasattr(owner: Any, name: str) -> bool:
 
 
 def _len(owner: Any) -> Any:
-    method = getattr(type(owner), "__len__", None)
-    if isinstance(method, FunctionType) and not _is_library(type(owner).__module__):
-        return _call_function(method, (owner,), {})
-    return host.ALWAYS[len](owner)
+    length = _traced(owner, "__len__")
+    return host.ALWAYS[len](owner) if length is NotImplemented else length
+
+
+def _abs(x: Any) -> Any:
+    found = NotImplemented if type(x) in _NUMBERS else _traced(x, "__abs__")
+    if found is not NotImplemented:
+        return found
+    return host.TABLE[abs](x) if is_proxy(x) else abs(x)
 
 
 def _is_value(one: Any) -> bool:
@@ -302,6 +333,9 @@ def item(owner: Any, key: Any) -> Any:
             "a NumPy array is captured by the kernel",
             "pass it as an argument, or make small fixed data kj.constant(array)",
         )
+    found = _traced(owner, "__getitem__", key)
+    if found is not NotImplemented:
+        return found
     if isinstance(key, Scalar):
         if isinstance(owner, tuple | list) and all(
             is_literal(one) or isinstance(one, np.generic) for one in owner
@@ -313,9 +347,6 @@ def item(owner: Any, key: Any) -> Any:
             f"{describe(owner)} is indexed with a run-time value",
             "only arrays, vectors and tuples of numbers can be: pass the data as an array",
         )
-    method = getattr(type(owner), "__getitem__", None)
-    if isinstance(method, FunctionType) and not _is_library(type(owner).__module__):
-        return _call_function(method, (owner, key), {})
     return owner[key]  # a container from outside is guarded as a whole
 
 
@@ -354,8 +385,9 @@ def _assign_on_host(owner: Any, steps: list[Step], value: Any) -> Any:
             f"{what} is assigned in a kernel",
             "kernels change no host objects: store results to an array",
         )
-    _refuse_mutation(owner)
-    owner[part] = value
+    if _traced(owner, "__setitem__", part, value) is NotImplemented:
+        _refuse_mutation(owner)
+        owner[part] = value
     return owner
 
 
@@ -385,6 +417,14 @@ def _refuse_mutation(owner: Any) -> None:
 # Calls.
 
 
+def _traced(owner: Any, name: str, *args: Any) -> Any:
+    """A method called on an object of the user's class; NotImplemented where that has none."""
+    method = getattr(type(owner), name, None)
+    if isinstance(method, FunctionType) and not _is_library(method.__module__ or ""):
+        return _call_function(method, (owner, *args), {})
+    return NotImplemented
+
+
 def _is_library(module: str) -> bool:
     root = module.partition(".")[0]
     return root in ("khaljit", "numpy") or root in sys.stdlib_module_names
@@ -395,6 +435,7 @@ _READING: Final[dict[object, Callable[..., Any]]] = {
     getattr: _getattr,
     hasattr: _hasattr,
     len: _len,
+    abs: _abs,
 }
 
 

@@ -21,7 +21,7 @@ from typing import Any, Final, NoReturn, TypeVar, final
 from weakref import WeakKeyDictionary
 
 from khaljit.tracer.errors import Site, TraceError
-from khaljit.tracer.scopes import assigned, bound, flag_breaks, jumps
+from khaljit.tracer.scopes import assigned, bound, jumps
 from khaljit.tracer.source import (
     FunctionNode,
     codes,
@@ -175,7 +175,8 @@ class _Rewriter:
         self._owner = owner
         self._arguments = arguments
         self._count = 0
-        self._loops: list[str] = []  # the construct of each loop around the statement
+        # Of each loop around the statement: what `break` leaves, what `continue` goes on with.
+        self._loops: list[tuple[str, str]] = []
         self._block: str | None = None  # the construct of the function, when it returns early
         self._local: set[str] = set()
 
@@ -301,14 +302,13 @@ class _Rewriter:
         return arms
 
     def _do_While(self, node: ast.While) -> list[ast.stmt]:  # noqa: N802
-        if node.orelse:
-            return self._with_else(node)
+        return self._with_else(node) if node.orelse else self._while(node)
+
+    def _while(self, node: ast.While, around: str | None = None) -> list[ast.stmt]:
         name = self._fresh("while")
         names = self._carried(node.test, *node.body)
         test = self._method(name, "test", node.test, self.visit(node.test), self._locals(node))
-        self._loops.append(name)
-        body = self.statements(node.body)
-        self._loops.pop()
+        body = self._loop_body(node, name, around)
         body.append(self._call_statement(name, "leave", node, scope=True))
         return [
             self._assign(name, self._hook("while_", _names(names), at=node), node),
@@ -323,15 +323,19 @@ class _Rewriter:
         ]
 
     def _do_For(self, node: ast.For) -> list[ast.stmt]:  # noqa: N802
-        if node.orelse:
-            return self._with_else(node)
+        return self._with_else(node) if node.orelse else self._for(node)
+
+    def _for(self, node: ast.For, around: str | None = None) -> list[ast.stmt]:
         name = self._fresh("for")
         names = self._carried(node.target, *node.body)
         continues = ast.Constant("continue" in jumps(node.body))
-        iterable = self._hook("for_", self.visit(node.iter), _names(names), continues, at=node.iter)
-        self._loops.append(name)
-        body = self.statements(node.body)
-        self._loops.pop()
+        counter = ast.Constant(None)
+        if isinstance(node.target, ast.Name) and node.target.id not in assigned(*node.body):
+            counter = ast.Constant(node.target.id)
+        iterable = self._hook(
+            "for_", self.visit(node.iter), _names(names), continues, counter, at=node.iter
+        )
+        body = self._loop_body(node, name, around)
         item = self._attribute(name, "item", node.target)
         return [
             self._assign(name, iterable, node),
@@ -350,23 +354,46 @@ class _Rewriter:
             *self._leave_if_dead(jumps([node]), node),
         ]
 
+    def _loop_body(
+        self, node: ast.While | ast.For, name: str, around: str | None
+    ) -> list[ast.stmt]:
+        """The statements of a loop, whose `break` leaves what is around it, if there is such."""
+        self._loops.append((around or name, name))
+        body = self.statements(node.body)
+        self._loops.pop()
+        return body
+
     def _with_else(self, node: ast.While | ast.For) -> list[ast.stmt]:
-        """``else`` of a loop: a flag that `break` sets, and an ``if`` behind the loop."""
-        flag = self._fresh("broke")
+        """A loop and its ``else`` inside a ``for`` of one round, which `break` leaves."""
+        name = self._fresh("for")
+        names = self._carried(node)
         # A copy: what is around the loop still looks for the jumps in its ``else``.
-        parts = {**fields(node), "body": flag_breaks(node.body, flag), "orelse": []}
-        bare = self._at(type(node)(**parts), node)
-        start = self._assign(flag, ast.Constant(False), node)
-        test = self._at(ast.UnaryOp(ast.Not(), self._at(ast.Name(flag, ast.Load()), node)), node)
-        behind = self._at(ast.If(test, node.orelse, []), node.orelse[0])
-        self._local.add(flag)
-        return [start, *self.statement(bare), *self.statement(behind)]
+        bare = self._at(type(node)(**{**fields(node), "orelse": []}), node)
+        loop = self._for(bare, name) if isinstance(bare, ast.For) else self._while(bare, name)
+        once = ast.Tuple([ast.Constant(None)], ast.Load())
+        return [
+            self._assign(name, self._hook("for_", once, _names(names), at=node), node),
+            self._call_statement(name, "start", node, scope=True),
+            self._while_next(
+                name,
+                [
+                    *self._load(name, names, node),
+                    *loop,
+                    *([self._continue_if_dead(node)] if "break" in jumps(node.body) else []),
+                    *self.statements(node.orelse),
+                    self._call_statement(name, "leave", node, scope=True),
+                ],
+                node,
+            ),
+            *self._load(name, names, node),
+            *self._leave_if_dead(jumps([node]), node),
+        ]
 
     def _do_Break(self, node: ast.Break) -> list[ast.stmt]:  # noqa: N802
-        return self._jump(self._loops[-1], "break_", node, self._locals(node))
+        return self._jump(self._loops[-1][0], "break_", node, self._locals(node))
 
     def _do_Continue(self, node: ast.Continue) -> list[ast.stmt]:  # noqa: N802
-        return self._jump(self._loops[-1], "continue_", node, self._locals(node))
+        return self._jump(self._loops[-1][1], "continue_", node, self._locals(node))
 
     def _do_Return(self, node: ast.Return) -> list[ast.stmt]:  # noqa: N802
         value = ast.Constant(None) if node.value is None else self.visit(node.value)
@@ -385,8 +412,11 @@ class _Rewriter:
             return []
         if not self._loops and self._block is None:
             return []
+        return [self._continue_if_dead(node)]
+
+    def _continue_if_dead(self, node: ast.stmt) -> ast.stmt:
         dead = ast.If(self._hook("dead", at=node), [self._at(ast.Continue(), node)], [])
-        return [self._at(dead, node)]
+        return self._at(dead, node)
 
     def _do_Assert(self, node: ast.Assert) -> list[ast.stmt]:  # noqa: N802
         message = ast.Constant(None) if node.msg is None else self._thunk(node.msg)
@@ -451,12 +481,15 @@ class _Rewriter:
         return self._assign(name, call, at)
 
     def _do_AugAssign(self, node: ast.AugAssign) -> list[ast.stmt]:  # noqa: N802
+        hook, operator = "augmented", ast.Constant(type(node.op).__name__)
         if isinstance(node.target, ast.Name):
-            return [self.visit(node)]
+            own = self._load_name(node.target)
+            combined = self._hook(hook, operator, own, self.visit(node.value), at=node)
+            return [self._assign(node.target.id, combined, node)]
         new: list[ast.stmt] = []
         target = self._once(node.target, new)
         value = self._fresh("value")
-        combined = self._at(ast.BinOp(self.visit(target), node.op, self.visit(node.value)), node)
+        combined = self._hook(hook, operator, self.visit(target), self.visit(node.value), at=node)
         new.append(self._assign(value, combined, node))
         return [
             *new,
@@ -536,14 +569,22 @@ class _Rewriter:
             return self._hook("not_", self.visit(node.operand), at=node)
         if isinstance(node.operand, ast.Constant):
             return node
-        node.operand = self.visit(node.operand)
-        return node
+        name = ast.Constant(type(node.op).__name__)
+        return self._hook("unary", name, self.visit(node.operand), at=node)
+
+    def _ex_BinOp(self, node: ast.BinOp) -> ast.expr:  # noqa: N802
+        name = ast.Constant(type(node.op).__name__)
+        return self._hook("binary", name, self.visit(node.left), self.visit(node.right), at=node)
 
     def _ex_Compare(self, node: ast.Compare) -> ast.expr:  # noqa: N802
-        if len(node.ops) == 1 and not isinstance(node.ops[0], ast.In | ast.NotIn):
+        if len(node.ops) == 1 and isinstance(node.ops[0], ast.Is | ast.IsNot):
             node.left = self.visit(node.left)
             node.comparators = [self.visit(node.comparators[0])]
             return node
+        if len(node.ops) == 1 and not isinstance(node.ops[0], ast.In | ast.NotIn):
+            name = ast.Constant(type(node.ops[0]).__name__)
+            right = self.visit(node.comparators[0])
+            return self._hook("binary", name, self.visit(node.left), right, at=node)
         names = ast.Tuple([ast.Constant(type(op).__name__) for op in node.ops], ast.Load())
         return self._hook(
             "chain", names, self.visit(node.left), *map(self._thunk, node.comparators), at=node

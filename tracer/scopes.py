@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from typing import Any
 
-__all__ = ["assigned", "bound", "flag_breaks", "jumps"]
+__all__ = ["assigned", "bound", "jumps"]
 
 
 class _Assigned(ast.NodeVisitor):
@@ -117,41 +116,3 @@ def jumps(statements: Sequence[ast.stmt]) -> set[str]:
     for statement in statements:
         visitor.visit(statement)
     return visitor.found
-
-
-class _FlagBreaks(ast.NodeTransformer):
-    """Sets a flag before every ``break`` of one loop."""
-
-    def __init__(self, flag: str) -> None:
-        self._flag = flag
-
-    def visit_Break(self, node: ast.Break) -> list[ast.stmt]:
-        flag = ast.Assign([ast.Name(self._flag, ast.Store())], ast.Constant(True))
-        for inner in ast.walk(flag):
-            if "lineno" in inner._attributes:
-                ast.copy_location(inner, node)
-        return [flag, node]
-
-    def _keep(self, node: Any) -> Any:
-        return node
-
-    def visit_For(self, node: ast.For) -> ast.For:
-        node.orelse = self.all(node.orelse)
-        return node
-
-    def visit_While(self, node: ast.While) -> ast.While:
-        node.orelse = self.all(node.orelse)
-        return node
-
-    visit_FunctionDef = visit_Lambda = _keep  # noqa: N815
-
-    def all(self, statements: Sequence[ast.stmt]) -> list[ast.stmt]:
-        new: list[ast.stmt] = []
-        for statement in statements:
-            result = self.visit(statement)
-            new += result if isinstance(result, list) else [result]
-        return new
-
-
-def flag_breaks(body: Sequence[ast.stmt], flag: str) -> list[ast.stmt]:
-    return _FlagBreaks(flag).all(body)

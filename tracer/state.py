@@ -1,14 +1,16 @@
 """Variables at branches and loops: what they hold, flattened to scalars, and how paths merge.
 
-A variable may hold a scalar, a vector, a struct, a tuple or list of such, or any host object.
-Scalars and literals are its leaves; everything else must be the same object on all paths.
+A variable may hold a scalar, a vector, a struct, a tuple, list or dataclass of such, or any host
+object. Scalars and literals are its leaves; everything else must be the same object on all paths.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from khaljit.tracer.errors import TraceError
 from khaljit.tracer.hostvectors import HostVector
 from khaljit.tracer.ir import Value
 from khaljit.tracer.proxy import Scalar, Vector, describe, is_literal
-from khaljit.tracer.recorder import Recorder, user_site
+from khaljit.tracer.recorder import Recorder, recording, user_site
 from khaljit.tracer.structs import field_values, is_instance, make
 
 __all__ = ["UNSET", "ChangedError", "Shape", "convert", "flatten", "merge", "same", "unflatten"]
@@ -55,10 +57,11 @@ class Shape:
     """How the leaves of a variable are put together.
 
     Attributes:
-        kind: ``leaf``, ``vector``, ``sequence``, ``struct`` or ``static``.
-        parts: of a sequence or struct; a vector has as many leaves as ``count`` says.
+        kind: ``leaf``, ``vector``, ``sequence``, ``struct``, ``record`` (a dataclass) or
+            ``static``.
+        parts: of a sequence, struct or record; a vector has as many leaves as ``count`` says.
         count: leaves of a vector.
-        make: the type of a sequence or struct, or the static object itself.
+        make: the type of a sequence, struct or record, or the static object itself.
     """
 
     kind: str
@@ -92,22 +95,44 @@ def flatten(value: object) -> tuple[list[Leaf], Shape]:
     if isinstance(value, HostVector):
         return list(value.items), Shape("vector", count=len(value.items))
     if is_instance(value):
-        leaves, parts = _flatten_all(field_values(value))
-        return leaves, Shape("struct", parts, len(leaves), type(value))
+        return _flatten_all(field_values(value), "struct", type(value))
     if type(value) in (tuple, list) or (isinstance(value, tuple) and hasattr(value, "_make")):
-        leaves, parts = _flatten_all(value)  # type: ignore[arg-type]  # a sequence, as tested
-        return leaves, Shape("sequence", parts, len(leaves), type(value))
+        return _flatten_all(value, "sequence", type(value))  # type: ignore[arg-type]  # a sequence
+    if is_record(value):
+        return _flatten_all(_fields(value), "record", type(value))
     return [], Shape("static", count=0, make=value)
 
 
-def _flatten_all(values: Iterable[object]) -> tuple[list[Leaf], tuple[Shape, ...]]:
+def _flatten_all(values: Iterable[object], kind: str, make: type) -> tuple[list[Leaf], Shape]:
     leaves: list[Leaf] = []
     parts = []
     for value in values:
         inner, shape = flatten(value)
         leaves += inner
         parts.append(shape)
-    return leaves, tuple(parts)
+    return leaves, Shape(kind, tuple(parts), len(leaves), make)
+
+
+def is_record(value: object) -> bool:
+    """Whether a value is an object of the user's dataclass, with no attributes but its fields."""
+    return (
+        dataclasses.is_dataclass(value)
+        and not isinstance(value, type)
+        and not type(value).__module__.startswith("khaljit.")
+        and len(getattr(value, "__dict__", ())) in (0, len(dataclasses.fields(value)))
+    )
+
+
+def _fields(record: Any) -> list[object]:
+    """The fields of a dataclass; what is read of one from outside the kernel is guarded."""
+    recorder = recording()
+    found = []
+    for field in dataclasses.fields(record):
+        found.append(getattr(record, field.name))
+        if recorder is not None and id(record) in recorder.outside:
+            read = functools.partial(getattr, record, field.name, None)
+            recorder.guard(("attribute", id(record), field.name), f"attribute {field.name!r}", read)
+    return found
 
 
 def unflatten(shape: Shape, leaves: Sequence[Leaf], recorder: Recorder) -> object:
@@ -125,8 +150,18 @@ def unflatten(shape: Shape, leaves: Sequence[Leaf], recorder: Recorder) -> objec
     if shape.kind == "struct":
         assert isinstance(shape.make, type)
         return make(shape.make, items)
+    if shape.kind == "record":
+        return _record(shape.make, items)
     maker = getattr(shape.make, "_make", shape.make)
     return maker(items)  # type: ignore[operator]  # a sequence type
+
+
+def _record(make: Any, items: Sequence[object]) -> object:
+    """A dataclass with other fields, whatever its constructor does and whether it is frozen."""
+    record = object.__new__(make)
+    for field, item in zip(dataclasses.fields(make), items, strict=True):
+        object.__setattr__(record, field.name, item)
+    return record
 
 
 def same(a: Leaf, b: Leaf) -> bool:
@@ -189,8 +224,8 @@ def disagreement(name: str, error: ChangedError, where: str) -> TraceError:
         return TraceError(
             f"{name} is another object on each path {where}: {error}",
             at=user_site(),
-            mend="only numbers, vectors and tuples of these are chosen when the kernel runs: do "
-            "on each path what the object is for",
+            mend="only numbers, vectors, and tuples and dataclasses of these are chosen when the "
+            "kernel runs: do on each path what the object is for",
         )
     return TraceError(
         f"the type of {name} changes {where}: {error}",
