@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -26,6 +27,29 @@ def test_the_first_example_prints_what_the_readme_says(tmp_path: Path) -> None:
     assert done.stdout == _blocks("text")[0]
 
 
+def test_the_one_file_for_every_machine_is_made_as_the_readme_says(tmp_path: Path) -> None:
+    """In CI, and then where it is run: with another cache, and no compiler."""
+    (tmp_path / "app.py").write_text(_blocks("python")[0])
+    made, used = (dict(os.environ, KHALJIT_CACHE_DIR=str(tmp_path / name)) for name in "ab")
+    in_ci, there = _blocks("bash")
+    khaljit, python = f"{sys.executable} -m khaljit", sys.executable
+    for commands, environment in ((in_ci, made), (there, used)):
+        for line in commands.splitlines():
+            command = re.sub(r"^khaljit", khaljit, line).replace(" python ", f" {python} ")
+            subprocess.run(command, shell=True, cwd=tmp_path, env=environment, check=True)
+    bare = (
+        "import sys; sys.modules.update(llvmlite=None, diskcache=None, cuda=None, nvidia=None)\n"
+        "import app, khaljit.compiler as compiler\n"
+        "print(dict(compiler.COUNTS), app.add_assign.cache_info()['compiled'])"
+    )
+    environment = dict(used, PATH="", KHALJIT_DEVICE="cpu")
+    done = subprocess.run(
+        [python, "-c", bare],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.splitlines()[-1] == "{'cached': 1} 0"
+
+
 def test_there_are_two_commands_of_one_line_each() -> None:
     commands = _blocks("sh")
     assert len(commands) == 2
@@ -39,10 +63,12 @@ def test_there_are_two_commands_of_one_line_each() -> None:
 def test_every_command_of_the_readme_exists() -> None:
     runner = CliRunner()
     for line in _blocks("text")[2].splitlines():
-        words = line.split()
+        words = re.split(r"  +", line)[0].split()
         assert words[0] == "khaljit"
-        for name in words[1:2]:
-            assert runner.invoke(app, [name, "--help"]).exit_code == 0, name
+        names = re.findall(r"\b[a-z]+\b", " ".join(words[2:])) if words[1] == "cache" else [""]
+        for name in names:
+            command = [*words[1:2], *filter(None, [name]), "--help"]
+            assert runner.invoke(app, command).exit_code == 0, command
 
 
 def test_the_error_in_the_readme_is_the_error_that_is_raised(tmp_path: Path) -> None:

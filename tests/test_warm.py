@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 import khaljit as kj
 from khaljit import compiler
+from khaljit.backends.base import Device
 from khaljit.cache.catalog import Catalog
 from khaljit.cache.store import Store
 from khaljit.cli import app
@@ -129,6 +130,26 @@ def test_a_program_that_runs_after_its_kernels_were_warmed_compiles_nothing(fold
         [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     assert done.stdout == "{'cached': 3}\n"
+
+
+def test_a_device_finds_what_was_warmed_for_its_text(folder: Path, device: Device) -> None:
+    """So one machine can compile for another's GPU, given what `khaljit devices` says of it."""
+    (folder / "kernels.py").write_text(MODULE)
+    if device.kind == "interpreter":
+        pytest.skip("it has no code to find")
+    run("warm", "kernels.py", "--target", device.target.text)
+    program = (
+        "import numpy as np, kernels, khaljit as kj, khaljit.compiler\n"
+        f"device = kj.device({device.kind!r})\n"
+        "x = device.array(np.ones(8, np.float32))\n"
+        "kernels.scale[8](x, 2.0)\n"
+        "assert (x.numpy() == 2).all()\n"
+        "print(dict(khaljit.compiler.COUNTS))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "{'cached': 1}\n"
 
 
 def test_it_goes_on_past_failures_and_lists_them(folder: Path) -> None:
