@@ -75,17 +75,20 @@ class Dispatch:
 
     def refuse_host_arrays(self) -> None:
         """No graph holds a launch on NumPy arrays, on any device."""
-        for operand in self.operands:
-            if not isinstance(operand.owner, Array):
+        owners = [(f"parameter {one.name}", one.name, one.owner) for one in self.operands]
+        if isinstance(self.groups, Indirect):
+            owners.append(("the grid", "counts", self.groups.array))
+        for what, name, owner in owners:
+            if not isinstance(owner, Array):
                 refuse(
                     self.device,
-                    f"kernel {self.kernel}: parameter {operand.name} got a NumPy array",
-                    f"copy it to the device before the capture: device.array({operand.name})",
+                    f"kernel {self.kernel}: {what} got a NumPy array",
+                    f"copy it to the device before the capture: device.array({name})",
                 )
 
-    def with_operands(self, operands: Sequence[Operand], groups: Grid | Indirect) -> Dispatch:
+    def with_operands(self, operands: Sequence[Operand]) -> Dispatch:
         """The same launch on other arrays."""
-        return dataclasses.replace(self, operands=operands, groups=groups)
+        return dataclasses.replace(self, operands=operands)
 
     def with_numbers(self, numbers: Sequence[int | float | bool]) -> Dispatch:
         """The same launch with other numbers."""

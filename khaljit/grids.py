@@ -7,6 +7,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from khaljit.graphs.capture import unwatched
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
 
 __all__ = ["Grid", "Indirect", "Workgroups", "groups_of", "over", "parse_grid"]
@@ -54,7 +55,8 @@ class Indirect:
 
     def read(self) -> Grid:
         """The counts, read on the host; for devices whose memory is the host's."""
-        first, second, third = np.asarray(self.array)[self.offset : self.offset + 3].tolist()
+        with unwatched():
+            first, second, third = np.asarray(self.array)[self.offset : self.offset + 3].tolist()
         return first, second, third
 
 

@@ -331,7 +331,8 @@ class Kernel(KernelBase):
         plan = Plan(compiled, loaded, recording.guards, _written(trace), _looked_at(trace))
         with self._lock:
             self._plans[device, signature] = plan
-            keep_within_bounds(self.name, self._known().names, self._plans)
+            warns = not (self._function.__module__ or "").startswith("khaljit.")
+            keep_within_bounds(self.name, self._known().names, self._plans, warns=warns)
         return plan
 
     def _record(self, signature: Signature) -> Recording:

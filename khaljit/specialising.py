@@ -22,10 +22,18 @@ SHOWN: Final = 3
 
 
 def keep_within_bounds(
-    kernel: str, names: Sequence[str], plans: MutableMapping[tuple[Any, Signature], Any]
+    kernel: str,
+    names: Sequence[str],
+    plans: MutableMapping[tuple[Any, Signature], Any],
+    *,
+    warns: bool = True,
 ) -> None:
-    """Warn when a kernel has many plans, once; drop the oldest when it has too many."""
-    if len(plans) == MANY + 1:
+    """Warn when a kernel has many plans, once; drop the oldest when it has too many.
+
+    Args:
+        warns: not for kernels of khaljit's own, which take every array that there is.
+    """
+    if len(plans) == MANY + 1 and warns:
         warnings.warn(_explained(kernel, names, [key[1] for key in plans]), PerformanceWarning, 6)
     while len(plans) > MOST:
         del plans[next(iter(plans))]

@@ -3,7 +3,8 @@
 Work is put off as long as a stream may: nothing on a stream runs before somebody waits for it, so
 what should be ordered by an event and is not gives wrong results. Kernels are PTX, run by
 ``ptx_machine.py``. Freed memory is gone for whoever comes later, and pinned memory is read when
-its copy runs.
+its copy runs. A stream that is captured keeps its work as nodes of a graph, and what is unsafe
+then invalidates it, as the real driver has it for a thread in its thread-local mode.
 """
 
 # ruff: noqa: N802, N815  # the driver's names
@@ -28,7 +29,13 @@ NAMES: Final = {
     600: "CUDA_ERROR_NOT_READY",
     700: "CUDA_ERROR_ILLEGAL_ADDRESS",
     701: "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+    900: "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
+    901: "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
+    905: "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
 }
+# What no thread may call while it captures, unless it is relaxed.
+UNSAFE: Final = {"cuModuleLoadData", "cuModuleUnload", "cuMemAllocHost", "cuMemFreeHost"}
+RELAXED: Final = "CU_STREAM_CAPTURE_MODE_RELAXED"
 ATTRIBUTES: Final = {
     "COMPUTE_CAPABILITY_MAJOR": 9,
     "COMPUTE_CAPABILITY_MINOR": 0,
@@ -49,10 +56,27 @@ class _Names:
         return name
 
 
+class KernelParams:
+    """The driver's ``CUDA_KERNEL_NODE_PARAMS``."""
+
+    func = 0
+    gridDimX = gridDimY = gridDimZ = blockDimX = blockDimY = blockDimZ = 1
+    sharedMemBytes = kernelParams = 0
+
+
+class _Node:
+    """A node of a graph."""
+
+    def __init__(self, work: Callable[[], None]) -> None:
+        self.work = work
+
+
 class _Stream:
     def __init__(self) -> None:
         self.work: list[Callable[[], None]] = []
         self.done = 0
+        self.graph: list[_Node] | None = None  # while it is captured
+        self.valid = True
 
 
 class FakeDriver:
@@ -66,7 +90,8 @@ class FakeDriver:
     """
 
     CUstream_flags = CUmemPool_attribute = CUfunction_attribute = CUdevice_attribute = _Names()
-    CUjit_option = CUpointer_attribute = _Names()
+    CUjit_option = CUpointer_attribute = CUstreamCaptureMode = _Names()
+    CUDA_KERNEL_NODE_PARAMS = KernelParams
     cuuint64_t = CUresult = int
 
     def __init__(self, gpus: int = 1) -> None:
@@ -84,6 +109,8 @@ class FakeDriver:
         self._modules: dict[int, str] = {}
         self._functions: list[str] = []  # their text, by handle
         self._made: list[object] = []
+        self._mode = ""
+        self._executables: dict[int, dict[_Node, Callable[[], None]]] = {}
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("cu") and name[2].isupper():
@@ -95,7 +122,18 @@ class FakeDriver:
         self.calls[name] += 1
         if self.failing.get(name):
             return (self.failing[name].pop(),)
+        if name in UNSAFE and self._mode != RELAXED and self._captures():
+            return self._invalid(*self._captures())
         return function(*args)
+
+    def _captures(self) -> list[_Stream]:
+        return [one for one in self._streams.values() if one.graph is not None]
+
+    @staticmethod
+    def _invalid(*streams: _Stream) -> Any:
+        for stream in streams:
+            stream.valid = False
+        return 900, None
 
     def new_stream(self) -> int:
         """A stream as another library makes them."""
@@ -105,7 +143,11 @@ class FakeDriver:
 
     def later(self, stream: int, work: Callable[[], None]) -> None:
         """Enqueue work."""
-        self._streams[stream].work.append(work)
+        to = self._streams[stream]
+        if to.graph is None:
+            to.work.append(work)
+        else:
+            to.graph.append(_Node(work))
 
     def piece(self, address: int, size: int) -> memoryview:
         """Live memory of a GPU."""
@@ -163,6 +205,8 @@ class FakeDriver:
 
     def cuStreamSynchronize(self, handle: int) -> Any:
         stream = self._streams[handle]
+        if stream.graph is not None:
+            return self._invalid(stream)
         self._run(stream, len(stream.work))
         return (0,)
 
@@ -181,6 +225,9 @@ class FakeDriver:
 
     def cuStreamWaitEvent(self, handle: int, event: int, _flags: int) -> Any:
         before, position = self._events[event]
+        if self._streams[handle].graph is not None:
+            self._streams[handle].valid = False
+            return (905,)
         self.later(handle, lambda: self._run(before, position))
         return (0,)
 
@@ -220,6 +267,8 @@ class FakeDriver:
         return sum(map(len, self._pieces.values()))
 
     def cuMemAllocAsync(self, size: int, handle: int) -> Any:
+        if self._streams[handle].graph is not None:
+            return self._invalid(self._streams[handle])
         if self._used() + size > self.capacity:
             return 2, None
         address, self._next = self._next, self._next + (size + 1023) // 512 * 512
@@ -325,8 +374,14 @@ class FakeDriver:
         )
 
     def cuLaunchKernel(self, function: int | None, *rest: Any) -> Any:
-        x, y, z, *block, shared, handle, parameters, _ = rest
-        text, handle = self._functions[function or 0], handle or 0
+        *shape, shared, handle, parameters, _ = rest
+        self.later(handle or 0, self._launch(function or 0, shape, shared, parameters))
+        return (0,)
+
+    def _launch(self, function: int, shape: list[int], shared: int, parameters: int) -> Any:
+        """A launch with the parameters as they are now."""
+        text = self._functions[function]
+        x, y, z, *block = shape
         found = re.search(r"\.b8 params\[(\d+)\]", text)
         assert found is not None
         where = ctypes.c_void_p.from_address(parameters).value
@@ -340,5 +395,64 @@ class FakeDriver:
                 machine.buffers.add(memoryview(data), address)
             machine.launch((x, y, z), (block[0], block[1], block[2]), raw, shared)
 
-        self.later(handle, run)
+        return run
+
+    # Graphs.
+
+    def cuThreadExchangeStreamCaptureMode(self, mode: str) -> Any:
+        before, self._mode = self._mode, mode
+        return 0, before
+
+    def cuStreamBeginCapture(self, handle: int, mode: str) -> Any:
+        assert mode == "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL"
+        stream = self._streams[handle]
+        assert stream.graph is None
+        stream.graph, stream.valid = [], True
+        return (0,)
+
+    def cuStreamEndCapture(self, handle: int) -> Any:
+        stream = self._streams[handle]
+        graph, stream.graph = stream.graph, None
+        return (0, graph) if stream.valid else (901, None)
+
+    def cuStreamGetCaptureInfo(self, handle: int) -> Any:
+        graph = self._streams[handle].graph
+        assert graph is not None
+        return 0, "active", 1, graph, graph[-1:], None, len(graph[-1:])
+
+    def cuStreamDestroy(self, handle: int) -> Any:
+        assert self._streams[handle].graph is None
+        return (0,)
+
+    def cuGraphGetNodes(self, graph: list[_Node]) -> Any:
+        return 0, [], len(graph)
+
+    def cuGraphInstantiate(self, graph: list[_Node], _flags: int) -> Any:
+        executable = len(self._executables) + 1
+        self._executables[executable] = {node: node.work for node in graph}
+        return 0, executable
+
+    def cuGraphUpload(self, executable: int, handle: int) -> Any:
+        assert executable in self._executables
+        self.later(handle, lambda: None)
+        return (0,)
+
+    def cuGraphLaunch(self, executable: int, handle: int) -> Any:
+        for work in self._executables[executable].values():
+            self.later(handle, work)
+        return (0,)
+
+    def cuGraphExecKernelNodeSetParams(self, executable: int, node: _Node, p: KernelParams) -> Any:
+        shape = [p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX, p.blockDimY, p.blockDimZ]
+        assert node in self._executables[executable]
+        work = self._launch(p.func, shape, p.sharedMemBytes, p.kernelParams)
+        self._executables[executable][node] = work
+        return (0,)
+
+    def cuGraphExecDestroy(self, executable: int) -> Any:
+        self._executables[executable] = {}
+        return (0,)
+
+    def cuGraphDestroy(self, graph: list[_Node]) -> Any:
+        graph.clear()
         return (0,)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -249,3 +250,13 @@ def test_use_is_a_context_and_nests() -> None:
             assert kj.current_device().kind == "interpreter"
         assert kj.current_device() is null
     assert kj.current_device() is before
+
+
+def test_kernels_of_khaljits_own_take_every_array_without_a_warning() -> None:
+    null = kj.device("null")
+    layouts = [slice(0, 8), slice(1, 9), slice(0, 16, 2), slice(17, 1, -2)]
+    for dtype in (kj.u8, kj.i16, kj.u32, kj.i64, kj.f32):
+        source, target = null.zeros(40, dtype), null.zeros(40, dtype)
+        with null.capture():
+            for one, other in itertools.product(layouts, repeat=2):
+                null.copy(source[one], target[other])

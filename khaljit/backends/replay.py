@@ -23,7 +23,7 @@ __all__ = ["ListRecorder", "ListReplay", "Recorder", "Replay", "reporting"]
 class Replay(ABC):
     """The nodes of a graph, ready to be run."""
 
-    foreign: bool = False  # it holds work of other libraries, which is no node
+    foreign: int = 0  # commands of other libraries that it holds, which are no nodes
 
     @abstractmethod
     def launch(self, repeat: int) -> None:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from khaljit.backends.base import Device
     from khaljit.dispatch import Dispatch
 
-__all__ = ["EVERYWHERE", "Capture", "apart", "capture_of", "captured", "refuse"]
+__all__ = ["EVERYWHERE", "Capture", "apart", "capture_of", "captured", "refuse", "unwatched"]
 
 
 class Capture(Protocol):
@@ -61,12 +61,18 @@ def refuse(device: Device, what: str, mend: str) -> None:
 @contextmanager
 def apart(device: Device) -> Iterator[None]:
     """What a device does for itself runs at once, whatever is captured."""
+    with unwatched(), device.uncaptured():
+        yield
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Nobody takes the launches of a block."""
     if not _ACTIVE.get():
         yield
         return
     token = _ACTIVE.set({})
     try:
-        with device.uncaptured():
-            yield
+        yield
     finally:
         _ACTIVE.reset(token)

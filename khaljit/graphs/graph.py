@@ -25,6 +25,7 @@ from khaljit.graphs import text
 from khaljit.graphs.capture import capture_of, captured
 from khaljit.graphs.nodes import CopyNode, KernelNode, Node, rebound, views_of
 from khaljit.graphs.params import ArrayParam, ScalarParam, Slot
+from khaljit.grids import Indirect
 from khaljit.jit import check_operands
 from khaljit.profiling import profile_of
 from khaljit.tracer.build import to_bits
@@ -219,6 +220,18 @@ class Graph:
         one = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
         return Parameters("", [one], [kind], subject="graph")
 
+    @property
+    def stream(self) -> Any:
+        """While it is captured, on CUDA: the stream, for other libraries whose work shall be part
+        of the graph (``torch.cuda.ExternalStream(graph.stream.handle)``)."""
+        found = getattr(self._recorder, "stream", None)
+        if found is None:
+            raise GraphError(
+                f"a graph on {self.device} has no stream now",
+                mend="it has one inside its capture, on CUDA",
+            )
+        return found
+
     # What a capture takes.
 
     def kernel(self, dispatch: Dispatch, label: str) -> bool:
@@ -227,6 +240,14 @@ class Graph:
         slots = tuple((at, one) for at, one in enumerate(numbers) if isinstance(one, Slot))
         for _, slot in slots:
             self._expect_own(slot.param)
+        groups = dispatch.groups
+        if isinstance(groups, Indirect) and groups.array.param is not None:
+            raise GraphError(
+                f"kernel {label}: the grid is read from the graph parameter "
+                f"{groups.array.param.name}",
+                at=user_site(),
+                mend="read it from an array of the graph's own, and copy the counts there",
+            )
         if slots:
             dispatch = dispatch.with_numbers(_filled(numbers, slots, self._first))
         self._add(KernelNode(label, dispatch, slots))

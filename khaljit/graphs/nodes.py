@@ -26,6 +26,11 @@ class KernelNode:
     dispatch: Dispatch
     slots: tuple[tuple[int, Slot], ...] = ()  # with their positions among the numbers
 
+    @property
+    def is_changeable(self) -> bool:
+        """Whether it uses parameters."""
+        return bool(self.slots) or any(array.param is not None for array, _ in self.uses())
+
     def run(self) -> None:
         """Enqueue it."""
         dispatch = self.dispatch
@@ -100,10 +105,7 @@ def rebound(node: Node, arrays: Mapping[str, Array[Any]], keep: bool) -> Node:
                 operand.name, array, operand.dtype, operand.shape, operand.strides, array.address
             )
         operands.append(operand)
-    groups = node.dispatch.groups
-    if isinstance(groups, Indirect) and isinstance(groups.array, Array):
-        groups = Indirect(place(groups.array), groups.offset)
-    return KernelNode(node.label, node.dispatch.with_operands(operands, groups), node.slots)
+    return KernelNode(node.label, node.dispatch.with_operands(operands), node.slots)
 
 
 def views_of(node: KernelNode) -> tuple[int, ...]:

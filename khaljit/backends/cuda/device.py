@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 import numpy as np
 
 from khaljit.arrays import Array, contiguous, host_dtype, host_shape
-from khaljit.backends.base import Device, Loaded, Timer
+from khaljit.backends.base import READING, WAITING, Device, Loaded, Timer
 from khaljit.backends.cuda import driver
 from khaljit.backends.cuda.driver import Context, DriverError, call
 from khaljit.backends.cuda.foreign import ForeignLoaded
@@ -30,10 +30,12 @@ from khaljit.backends.cuda.streams import CHOSEN, Stream, stream_of
 from khaljit.backends.cuda.target import Cuda, architecture_for
 from khaljit.backends.memory import MemoryDevice
 from khaljit.cache.artifact import Artifact
+from khaljit.graphs.capture import refuse
 from khaljit.tracer.errors import DeviceError
 from khaljit.tracer.ir import Trace
 
 if TYPE_CHECKING:
+    from khaljit.backends.replay import Recorder
     from khaljit.foreign import CodeInterface
 
 __all__ = ["CudaDevice"]
@@ -80,8 +82,7 @@ class CudaDevice(MemoryDevice):
         )
         self.most_shared: Final = self.context.attribute("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         self.most_registers: Final = self.context.attribute("MAX_REGISTERS_PER_BLOCK")
-        flags = self._library.CUstream_flags.CU_STREAM_NON_BLOCKING
-        self.own: Final = stream_of(int(call("cuStreamCreate", flags)))
+        self.own: Final = stream_of(int(self.new_stream()))
         self._pool: Final = call("cuDeviceGetDefaultMemPool", self.context.device)
         self._keep_freed_memory()
         self.events: Final = Events(self)
@@ -89,6 +90,8 @@ class CudaDevice(MemoryDevice):
         self.recent: Final[deque[str]] = deque(maxlen=RECENT)  # kernels not yet waited for
         self.others: Final[set[Stream]] = set()  # streams with work, besides the device's own
         self.timing: EventTimer | None = None
+        self._captures = 0  # graphs that are captured now, by any thread
+        self._dropped: Final[list[tuple[str, Any]]] = []  # what went meanwhile
         self._lock: Final = threading.Lock()
         self.clock: Final = call("cuEventCreate", 0)  # when the device was opened
         call("cuEventRecord", self.clock, self.own.handle)
@@ -136,6 +139,10 @@ class CudaDevice(MemoryDevice):
             )
         return self.dead
 
+    def new_stream(self) -> Any:
+        """A stream of the driver's."""
+        return call("cuStreamCreate", self._library.CUstream_flags.CU_STREAM_NON_BLOCKING)
+
     def current(self) -> Stream:
         """The stream that work goes to: the one of `kj.stream`, or the device's own."""
         return CHOSEN.get() or self.own
@@ -146,6 +153,8 @@ class CudaDevice(MemoryDevice):
         stream = chosen_stream(self, memories)
         yield stream.handle
         hand_back(self, memories, stream)
+        if stream.captured is not None:
+            stream.captured.commands += 1
 
     def order(self, memory: Memory, stream: Stream) -> None:
         """Let a stream wait for the one that used a piece of memory last."""
@@ -259,6 +268,7 @@ class CudaDevice(MemoryDevice):
         """The elements, once all work on them is done; much of them without a stop between."""
         if array.nbytes < DIRECT or not array.is_contiguous:
             return super().read(array)
+        refuse(self, "an array is read", READING)
         self.enter()
         host = np.empty(host_shape(array), host_dtype(array.dtype))
         with self.use(array.buffer) as stream:
@@ -275,6 +285,10 @@ class CudaDevice(MemoryDevice):
         with self.use(source, target) as stream:
             self.call("cuMemcpyDtoDAsync", to, start, nbytes, stream)
 
+    def can_copy_bytes(self, source: Array[Any], target: Array[Any]) -> bool:
+        """Copies of a graph's parameters are kernels, whose arguments can be changed."""
+        return source.param is None and target.param is None
+
     # Other GPUs.
 
     def reaches(self, other: Device) -> bool:
@@ -286,6 +300,7 @@ class CudaDevice(MemoryDevice):
         if source.device is target.device or target.size == 0:
             super().copy(source, target)
             return
+        refuse(self, "arrays of two devices are copied", "copy them before or after the launch")
         whole = source
         if not source.is_contiguous:
             whole = source.device.empty(source.shape, source.dtype)
@@ -349,6 +364,7 @@ class CudaDevice(MemoryDevice):
 
     def synchronize(self) -> None:
         """Wait for all that was enqueued, and raise what kernels reported."""
+        refuse(self, "the device is waited for", WAITING)
         self.enter()
         streams = {self.current(), self.own, *self.others}
         for stream in streams:
@@ -364,18 +380,51 @@ class CudaDevice(MemoryDevice):
         """A pair of events."""
         return EventTimer(self)
 
-    def unload(self, module: Any) -> None:
-        """Unload a module that nobody uses any more, unless all is lost anyhow."""
-        if self.dead is None and os.getpid() == self._process:
-            library = self._library
-            library.cuCtxPushCurrent(self.context.handle)
-            library.cuModuleUnload(module)
-            library.cuCtxPopCurrent()
+    def drop(self, destroy: str, handle: Any) -> None:
+        """Destroy what nobody uses any more by a function of the driver, unless all is lost anyhow.
 
-    def drop_event(self, event: Any) -> None:
-        """Destroy an event that was made for a timer, unless all is lost anyhow."""
-        if self.dead is None and os.getpid() == self._process and not sys.is_finalizing():
-            self._library.cuEventDestroy(event)
+        It runs wherever the last reference goes, so the thread's own context is put back; and not
+        while a graph is captured, which it may break.
+        """
+        if self.dead is not None or os.getpid() != self._process or sys.is_finalizing():
+            return
+        if self._captures:
+            self._dropped.append((destroy, handle))
+            return
+        library = self._library
+        library.cuCtxPushCurrent(self.context.handle)
+        getattr(library, destroy)(handle)
+        library.cuCtxPopCurrent()
+
+    # Graphs.
+
+    def graph_recorder(self) -> Recorder:
+        """What the driver captures on a stream."""
+        from khaljit.backends.cuda.graph import CudaRecorder
+
+        return CudaRecorder(self)
+
+    def capturing(self, change: int) -> None:
+        """A capture begins (1) or ends (-1); what went meanwhile goes when none is left."""
+        with self._lock:
+            self._captures += change
+        while not self._captures and self._dropped:
+            self.drop(*self._dropped.pop())
+
+    @contextmanager
+    def uncaptured(self) -> Iterator[None]:
+        """Work goes to the device's own stream, and this thread may call what captures forbid."""
+        if not self._captures:
+            yield
+            return
+        token = CHOSEN.set(None)
+        relaxed = self._library.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        before = self.call("cuThreadExchangeStreamCaptureMode", relaxed)
+        try:
+            yield
+        finally:
+            self.call("cuThreadExchangeStreamCaptureMode", before)
+            CHOSEN.reset(token)
 
     # Kernels.
 
@@ -460,7 +509,7 @@ class EventTimer(Timer):
 
     def __del__(self) -> None:
         for event in getattr(self, "_events", ()):
-            self._device.drop_event(event)
+            self._device.drop("cuEventDestroy", event)
 
     def start(self) -> None:
         """Enqueue the first reading."""

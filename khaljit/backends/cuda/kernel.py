@@ -7,11 +7,13 @@ that launches share, since the driver has read them when the call returns.
 from __future__ import annotations
 
 import ctypes
+import dataclasses
 import math
 import os
 import struct
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from khaljit import compiler
@@ -26,17 +28,26 @@ from khaljit.backends.cuda.target import Cuda
 from khaljit.cache.artifact import Artifact
 from khaljit.codegen.layout import ParameterBlock
 from khaljit.extension import NATIVE
+from khaljit.graphs.capture import apart
 from khaljit.grids import Grid, Indirect
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import DType, f32, f64, u32
-from khaljit.tracer.errors import ArgumentValueError, DeviceError
+from khaljit.tracer.errors import ArgumentValueError, DeviceError, GraphError
 from khaljit.tracer.ir import Trace
-from khaljit.tracer.recorder import Attribute, Guard
+from khaljit.tracer.recorder import Attribute, Guard, user_site
 
 if TYPE_CHECKING:
     from khaljit.backends.cuda.device import CudaDevice
 
-__all__ = ["CudaKernel", "Module", "chosen_stream", "hand_back"]
+__all__ = [
+    "Block",
+    "BoundLaunch",
+    "CudaKernel",
+    "Module",
+    "chosen_stream",
+    "hand_back",
+    "read_grid",
+]
 
 MAX_X: Final = (1 << 31) - 1
 MAX_YZ: Final = 65535
@@ -75,7 +86,7 @@ class Module:
 
     def __del__(self) -> None:
         if self._handle is not None and not sys.is_finalizing():
-            self._device.unload(self._handle)
+            self._device.drop("cuModuleUnload", self._handle)
 
     def allow_shared(self, nbytes: int) -> None:
         """Allot dynamic shared memory at each launch, beyond what every kernel may have."""
@@ -105,6 +116,20 @@ class Module:
         if status:
             self.fail(status, block, shared)
         device.recent.append(self.name)
+        if stream.captured is not None:
+            stream.captured.commands += 1
+
+    def node_params(
+        self, blocks: Sequence[int], block: tuple[int, int, int], shared: int, parameters: int
+    ) -> Any:
+        """A launch as the driver's graphs have it."""
+        params = driver.library().CUDA_KERNEL_NODE_PARAMS()
+        params.func = self.function
+        params.gridDimX, params.gridDimY, params.gridDimZ = blocks
+        params.blockDimX, params.blockDimY, params.blockDimZ = block
+        params.sharedMemBytes = shared
+        params.kernelParams = parameters
+        return params
 
     def fail(self, status: Any, block: tuple[int, int, int], shared: int) -> None:
         """Raise the error for what the driver said of a launch."""
@@ -149,7 +174,7 @@ def _compile_log(image: bytes) -> str:
 
 
 @final
-class _Block:
+class Block:
     """Memory for the parameter block of one launch, and the pointer to it that the driver takes."""
 
     __slots__ = ("_pointers", "address", "data")
@@ -163,6 +188,9 @@ class _Block:
 def chosen_stream(device: CudaDevice, memories: Sequence[Memory]) -> Stream:
     """Where a launch goes, which then waits for what else is done with its memory."""
     stream = CHOSEN.get()
+    if stream is not None and stream.captured is not None:
+        stream.captured.memories.update(dict.fromkeys(memories))  # in order when it is launched
+        return stream
     if stream is None:
         stream = device.own
         for memory in memories:
@@ -181,11 +209,68 @@ def chosen_stream(device: CudaDevice, memories: Sequence[Memory]) -> Stream:
 
 def hand_back(device: CudaDevice, memories: Sequence[Memory], stream: Stream) -> None:
     """Let other libraries' streams wait for a launch on their memory that went elsewhere."""
+    if stream.captured is not None:
+        return
     for memory in memories:
         home = memory.home
         if home is not None and home is not memory.stream:
             device.wait(stream, home)
             memory.stream = home
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class BoundLaunch:
+    """A launch with all read but the numbers.
+
+    Attributes:
+        slots: of the arrays in the parameter block.
+        memories: that they are in, and that the grid is read from.
+        groups: workgroups per axis, or where the GPU reads them.
+        blocks: blocks of threads per axis.
+    """
+
+    kernel: CudaKernel
+    slots: Sequence[int]
+    memories: Sequence[Memory]
+    groups: Sequence[int]
+    blocks: Sequence[int]
+
+    def __call__(self, numbers: Numbers) -> None:
+        """Enqueue it."""
+        self.kernel.enter()
+        self.kernel.enqueue(self, numbers)
+
+    def on(self, operands: Sequence[Operand]) -> BoundLaunch:
+        """The same on other arrays; the grid is read from where it was."""
+        slots, memories = _read(operands)
+        memories += self.memories[len(operands) :]
+        return dataclasses.replace(self, slots=slots, memories=memories)
+
+    def new_block(self) -> Block:
+        """Memory for what the kernel takes."""
+        return self.kernel.new_block()
+
+    def fill(self, block: Block, numbers: Numbers) -> None:
+        """Write there what the kernel takes."""
+        self.kernel.fill(block, self, numbers)
+
+    def node_params(self, block: Block) -> Any:
+        """It as the driver's graphs have it."""
+        return self.kernel.node_params(self, block)
+
+
+def read_grid(kernel: str, groups: Indirect) -> Grid:
+    """A grid that the host has to read."""
+    stream = CHOSEN.get()
+    if stream is not None and stream.captured is not None:
+        raise GraphError(
+            f"kernel {kernel}: the host would have to read the grid while a graph is captured",
+            at=user_site(),
+            mend="let the GPU read it: unset KHALJIT_CUDA_INDIRECT_SYNC, keep the counts on the "
+            "kernel's own GPU, and use a kernel of khaljit's",
+        )
+    return groups.read()
 
 
 @final
@@ -213,7 +298,7 @@ class CudaKernel(Loaded):
         self._types: Final = types
         self._plain: Final = all(_is_plain(dtype) for dtype in types)
         self._size: Final = layout.size
-        self._blocks: Final[list[_Block]] = []  # that no launch is writing to
+        self._blocks: Final[list[Block]] = []  # that no launch is writing to
         self._variants: Final[dict[str, CudaKernel]] = {}
 
     def launch(
@@ -221,11 +306,11 @@ class CudaKernel(Loaded):
     ) -> None:
         """Enqueue on the stream."""
         self._device.enter()
-        if isinstance(groups, Indirect):
-            self._launch_indirect(operands, numbers, groups)
-            return
-        kernel, blocks = self._fitting(groups)
-        kernel._enqueue(*_read(operands), numbers, groups, blocks)
+        if isinstance(groups, Indirect) and self._host_reads(groups):
+            groups = read_grid(self._trace.name, groups)
+            if 0 in groups:
+                return
+        self.bind(operands, groups)(numbers)
 
     def native(self) -> NativeTarget | None:
         """The driver's own functions, for launches on the device's stream; what is timed
@@ -252,17 +337,12 @@ class CudaKernel(Loaded):
         reads = (Attribute(device, "timing"), Attribute(device, "dead"))
         return NativeTarget("cuda", values, tuple(Guard(str(one), one, one()) for one in reads))
 
-    def bind(self, operands: Sequence[Operand], groups: Grid) -> Callable[[Numbers], None]:
+    def bind(self, operands: Sequence[Operand], groups: Grid | Indirect) -> BoundLaunch:
         """A launch with all read but the numbers; it keeps the arrays' memory."""
+        if isinstance(groups, Indirect):
+            return self._bind_indirect(operands, groups)
         kernel, blocks = self._fitting(groups)
-        slots, memories = _read(operands)
-        device = self._device
-
-        def launch(numbers: Numbers) -> None:
-            device.enter()
-            kernel._enqueue(slots, memories, numbers, groups, blocks)
-
-        return launch
+        return BoundLaunch(kernel, *_read(operands), groups, blocks)
 
     def _fitting(self, groups: Grid) -> tuple[CudaKernel, Sequence[int]]:
         """The form of the kernel that a grid is launched with, and its blocks of threads."""
@@ -287,30 +367,28 @@ class CudaKernel(Loaded):
             )
         ]
 
-    def _launch_indirect(
-        self, operands: Sequence[Operand], numbers: Numbers, groups: Indirect
-    ) -> None:
-        """With counts that the GPU reads when it comes to the launch; the host waits for none."""
-        device, counts = self._device, groups.array
+    def _host_reads(self, groups: Indirect) -> bool:
+        """Whether the host has to read a grid; else the GPU does, when it comes to the launch."""
+        counts = groups.array
         on_host = os.environ.get("KHALJIT_CUDA_INDIRECT_SYNC") == "1"
-        if on_host or not isinstance(counts, Array) or counts.device is not device:
-            found = groups.read()
-            if 0 not in found:
-                self.launch(operands, numbers, found)
-            return
+        return on_host or not isinstance(counts, Array) or counts.device is not self._device
+
+    def _bind_indirect(self, operands: Sequence[Operand], groups: Indirect) -> BoundLaunch:
+        device, counts = self._device, groups.array
         memory, address = counts.buffer, counts.address + u32.size * groups.offset
         written = any(
-            isinstance(operand.owner, Array) and operand.owner.buffer is memory
+            isinstance(operand.owner, Array)
+            and (operand.owner.buffer is memory or operand.owner.param is not None)
             for operand in operands
         )
         if written or not counts.is_contiguous:
-            own = device.empty(3, u32)  # what the kernel writes is not its own grid
+            own = device.scratch((3,), u32)  # what the kernel writes is not its own grid
             device.copy(counts[groups.offset : groups.offset + 3], own)
             memory, address = own.buffer, own.address
         blocks = (device.resident_blocks, 1, 1)
         slots, memories = _read(operands)
         memories.append(memory)
-        self._variant("resident")._enqueue(slots, memories, numbers, (address, 0, 0), blocks)
+        return BoundLaunch(self._variant("resident"), slots, memories, (address, 0, 0), blocks)
 
     def _variant(self, kind: str) -> CudaKernel:
         """The same kernel for another way of launching; compiled when it is first needed."""
@@ -318,33 +396,43 @@ class CudaKernel(Loaded):
         if found is None:
             target = Cuda(self._device.architecture, form=kind)
             compiled = compiler.compile_trace(self._trace, target, self.origin)
-            found = CudaKernel(self._device, compiled.artifact, self._trace)
+            with apart(self._device):
+                found = CudaKernel(self._device, compiled.artifact, self._trace)
             self._variants[kind] = found
         return found
 
-    def _enqueue(
-        self,
-        arrays: Sequence[int],
-        memories: Sequence[Memory],
-        numbers: Numbers,
-        groups: Sequence[int],
-        blocks: Sequence[int],
-    ) -> None:
-        device = self._device
-        slots: list[Any] = [*arrays, *numbers, *groups]
+    def enter(self) -> None:
+        """Ready this thread for calls."""
+        self._device.enter()
+
+    def enqueue(self, launch: BoundLaunch, numbers: Numbers) -> None:
+        """Run a launch of this form of the kernel on the stream."""
+        device, memories = self._device, launch.memories
         stream = chosen_stream(device, memories)
         try:
             block = self._blocks.pop()
         except IndexError:
-            block = _Block(self._size)
+            block = Block(self._size)
         try:
-            self._fill(block, slots, len(arrays))
-            self._module.run(blocks, self._block, self._shared, stream, block.address)
+            self.fill(block, launch, numbers)
+            self._module.run(launch.blocks, self._block, self._shared, stream, block.address)
         finally:
             self._blocks.append(block)
         hand_back(device, memories, stream)
 
-    def _fill(self, block: _Block, slots: list[Any], arrays: int) -> None:
+    def node_params(self, launch: BoundLaunch, block: Block) -> Any:
+        """A launch as the driver's graphs have it."""
+        return self._module.node_params(launch.blocks, self._block, self._shared, block.address)
+
+    def new_block(self) -> Block:
+        """Memory for a parameter block."""
+        return Block(self._size)
+
+    def fill(self, block: Block, launch: BoundLaunch, numbers: Numbers) -> None:
+        """Pack the parameter block of a launch."""
+        self._fill(block, [*launch.slots, *numbers, *launch.groups], len(launch.slots))
+
+    def _fill(self, block: Block, slots: list[Any], arrays: int) -> None:
         """Pack the parameter block; numbers that the format does not take, by their bits."""
         if self._plain:
             try:

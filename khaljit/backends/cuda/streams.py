@@ -8,23 +8,49 @@ from __future__ import annotations
 
 import weakref
 from contextvars import Token
-from typing import Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from khaljit.extension import Watched
 from khaljit.tracer.errors import ArgumentValueError
 
-__all__ = ["CHOSEN", "Stream", "stream", "stream_of"]
+if TYPE_CHECKING:
+    from khaljit.backends.cuda.memory import Memory
+
+__all__ = ["CHOSEN", "Captured", "Stream", "stream", "stream_of"]
+
+
+@final
+class Captured:
+    """What a stream that is captured has been given by khaljit.
+
+    Attributes:
+        memories: that the work uses; it keeps them.
+        commands: how many there are.
+    """
+
+    def __init__(self) -> None:
+        self.memories: Final[dict[Memory, None]] = {}
+        self.commands = 0
 
 
 @final
 class Stream:
-    """A stream by its handle."""
+    """A stream by its handle.
 
-    __slots__ = ("__weakref__", "handle", "owner")
+    Attributes:
+        captured: while a graph is captured on it.
+    """
+
+    __slots__ = ("__weakref__", "captured", "handle", "owner")
 
     def __init__(self, handle: int, owner: object = None) -> None:
         self.handle: Final = handle
         self.owner: Final = owner
+        self.captured: Captured | None = None
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """For other libraries: the version of this protocol, and the handle."""
+        return 0, self.handle
 
 
 _KNOWN: Final[weakref.WeakValueDictionary[int, Stream]] = weakref.WeakValueDictionary()
