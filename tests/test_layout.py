@@ -120,7 +120,16 @@ def test_importing_khaljit_loads_no_heavy_package() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[0] for name in done.stdout.split()}
     assert "numpy" in loaded
-    assert not loaded & {"llvmlite", "wgpu", "cuda", "typer", "rich", "diskcache", "fsspec", "scipy"}
+    assert not loaded & {
+        "llvmlite",
+        "wgpu",
+        "cuda",
+        "typer",
+        "rich",
+        "diskcache",
+        "fsspec",
+        "scipy",
+    }
 
 
 def test_the_types_for_users_name_what_the_package_has() -> None:

@@ -8,13 +8,16 @@ import pytest
 
 import khaljit as kj
 from khaljit.backends.base import Device, Target
+from khaljit.backends.cpu import target as cpu_target
 from khaljit.backends.cpu.target import Cpu
+from khaljit.backends.cuda import assemble as assembling
 from khaljit.backends.cuda.target import FORMS, Cuda
 from khaljit.backends.webgpu.target import WebGpu
 from khaljit.codegen.caps import webgpu
 from khaljit.codegen.llvm.target import LEVELS, CpuTarget
 from khaljit.codegen.ptx.arch import ARCHITECTURES
 from khaljit.codegen.webgpu.lower import Variant
+from khaljit.compiler import find
 from khaljit.devices import target
 
 FULL = webgpu(
@@ -86,7 +89,7 @@ def test_wrong_texts_are_explained(text: str, message: str) -> None:
 
 
 @kj.jit
-def scale(a: kj.Array1[kj.f32], s: kj.f32) -> None:
+def scale(a, s) -> None:  # type: ignore[no-untyped-def]
     i = kj.global_id(0)
     if i < a.size:
         a[i] = a[i] * s
@@ -105,6 +108,43 @@ def test_compiling_needs_no_device(text: str) -> None:
     compiled = scale.compile("f32[:], f32", target=text)
     assert compiled.artifact.payload
     assert scale.compile("f32[:], f32", target=target(text)).key == compiled.key
+
+
+def test_a_gpu_takes_portable_ptx_only_where_nothing_makes_better_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(assembling, "tool_version", lambda name: None)
+    monkeypatch.setenv("KHALJIT_CACHE_SALT", "of this test")
+    request = scale.request("f64[:], f64", target="cuda:sm_90/folded")
+    assert find(*request) is None
+    scale.compile("f64[:], f64", target="cuda:ptx")
+    assert find(*request) is None  # that is for grids that are not folded
+    made = scale.compile("f64[:], f64", target="cuda:ptx/folded")
+    found = scale.compile("f64[:], f64", target="cuda:sm_90/folded")
+    assert found.cached
+    assert found.artifact is made.artifact
+    monkeypatch.setattr(assembling, "tool_version", lambda name: "1.2")
+    assert find(*request) is None
+
+
+def test_a_processor_takes_the_highest_level_below_its_own_where_nothing_compiles(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KHALJIT_CACHE_SALT", "of this test")
+    for level in ("x86-64", "x86-64-v3", "aarch64"):
+        scale.compile("f64[:], f64", target=f"cpu:{level}-linux")
+    request = scale.request("f64[:], f64", target="cpu:x86-64-v4-linux")
+    assert find(*request) is None
+    monkeypatch.setattr(cpu_target, "_llvmlite_version", lambda: None)
+    found = find(*request)
+    assert found is not None
+    assert found.key == scale.compile("f64[:], f64", target="cpu:x86-64-v3-linux").key
+    below = scale.request("f64[:], f64", target="cpu:x86-64-v2-linux")
+    found = find(*below)
+    assert found is not None
+    assert found.key == scale.compile("f64[:], f64", target="cpu:x86-64-linux").key
+    with pytest.raises(kj.DeviceError, match="no llvmlite is here"):
+        scale.compile("f64[:], f64", target="cpu:x86-64-v4-win32")
 
 
 def test_portable_ptx_is_text_for_the_oldest_architecture() -> None:

@@ -11,17 +11,21 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 import khaljit as kj
 from khaljit import compiler
 from khaljit.backends.base import Device
+from khaljit.backends.cuda import driver
+from khaljit.backends.cuda.device import CudaDevice
 from khaljit.cache.catalog import Catalog
 from khaljit.cache.store import Store
 from khaljit.cli import app
 from khaljit.manifest import Manifest, Specialisation
-from khaljit.warming import Work, _chosen, _pool, collect, warm
+from khaljit.warming import Work, _chosen, _pool, collect, load_kernel, warm
+from tests.fake_cuda import FakeDriver
 
 MODULE = '''
 """Kernels that say what is to be compiled."""
@@ -152,6 +156,45 @@ def test_a_device_finds_what_was_warmed_for_its_text(folder: Path, device: Devic
     assert done.stdout == "{'cached': 1}\n"
 
 
+def test_every_program_that_launches_on_a_gpu_need_is_recorded_and_warmed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CUDA takes another program where the GPU reads the grid, and WebGPU one for views."""
+    fake = FakeDriver()
+    monkeypatch.setattr(driver, "library", lambda: fake)
+    monkeypatch.setenv("KHALJIT_CUDA_KEEP_PTX", "1")  # which the workers keep, too
+    (folder / "gpu_kernels.py").write_text(
+        "import khaljit as kj\n\n@kj.jit(workgroup=32)\ndef count(x: kj.Array1[kj.i32]) -> None:\n"
+        "    kj.atomic_add(x, kj.global_id(0), 1)\n"
+    )
+    kernel = load_kernel("gpu_kernels.py:count")
+
+    def run_it() -> int:
+        """Launch on a new device; gives how many programs were compiled."""
+        before = compiler.COUNTS["compiled"]
+        device = CudaDevice(0)
+        x = device.zeros(64, kj.i32)
+        kernel[64](x)
+        kernel[kj.Indirect(device.array(np.array([2, 1, 1], np.uint32)))](x)
+        assert (x.numpy() == 2).all()
+        return compiler.COUNTS["compiled"] - before
+
+    monkeypatch.setenv("KHALJIT_RECORD", "manifest.json")
+    assert run_it() == 3
+    monkeypatch.delenv("KHALJIT_RECORD")
+    assert Manifest.read("manifest.json").targets == {
+        Specialisation.of("gpu_kernels.py:count", "i32[:]", {"workgroup": [32, 1, 1]}): {
+            "cuda:sm_90",
+            "cuda:sm_90/resident",
+        },
+        Specialisation("khaljit.backends.strided:_fill1", "i32[:], i32"): {"cuda:sm_90"},
+    }
+    monkeypatch.setenv("KHALJIT_CACHE_DIR", str(folder / "other"))
+    compiler.store.cache_clear()
+    assert "3 compiled" in run("warm", "manifest.json")
+    assert run_it() == 0
+
+
 def test_it_goes_on_past_failures_and_lists_them(folder: Path) -> None:
     (folder / "failing.py").write_text(FAILING)
     output = run("warm", "failing.py", "--workers", "2", expect=1)
@@ -164,6 +207,17 @@ def test_it_goes_on_past_failures_and_lists_them(folder: Path) -> None:
     assert "6 specialisations: 2 compiled, 4 failed" in listed
     again = run("warm", "failing.py", expect=1)
     assert "6 specialisations: 2 there, 4 failed" in again
+
+
+def test_warming_that_was_broken_off_goes_on_where_it_was(folder: Path) -> None:
+    (folder / "kernels.py").write_text(MODULE)
+    work = collect(["kernels.py"], ["cpu:native", "cpu:x86-64-v2", "cuda:ptx"])
+    outcomes = warm(work, 1)
+    assert next(outcomes).state == "compiled"
+    outcomes.close()  # type: ignore[attr-defined]
+    states = [one.state for one in warm(work, 1)]
+    assert set(states) == {"there", "compiled"}
+    assert [one.state for one in warm(work, 1)] == ["there"] * 9
 
 
 def test_check_compiles_nothing_and_says_what_is_missing(folder: Path) -> None:

@@ -51,9 +51,9 @@ def _nvjitlink() -> Any:
     """The binding, where it and the library it binds are both there."""
     if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
         return None
-    from cuda.bindings import nvjitlink
-
     try:
+        from cuda.bindings import nvjitlink
+
         nvjitlink.version()
     except Exception:  # whatever a missing or unfit library raises
         return None
