@@ -14,7 +14,9 @@ import pytest
 import khaljit as kj
 from khaljit.backends.cuda import driver
 from khaljit.backends.cuda.device import CudaDevice
+from khaljit.backends.cuda.kernel import Module
 from khaljit.backends.cuda.memory import MOST_KEPT, size_class
+from khaljit.extension import NATIVE
 from tests.fake_cuda import FakeDriver
 
 
@@ -384,3 +386,78 @@ def test_a_profile_times_what_goes_to_another_stream(gpu: CudaDevice, fake: Fake
             double[8](x)
     assert [entry.label for entry in profile.entries()] == ["double", "double"]
     assert all(entry.seconds >= 0 for entry in profile.entries())
+
+
+# Launches by native code, which calls the driver's functions by their addresses.
+
+needs_native = pytest.mark.skipif(NATIVE is None, reason="the native extension is not built")
+
+
+@needs_native
+def test_launches_that_have_a_plan_go_straight_to_the_driver(
+    gpu: CudaDevice, fake: FakeDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = gpu.array(np.arange(50, dtype=np.int32))
+    y = gpu.zeros(8)
+    numbers = (0.5, 0.25, -(1 << 40), 65535, 2.0)
+    expected = 0.25 - 2.0**40 + 65537
+    double[50](x)
+    scale[8](y, *numbers)
+    by_python: list[object] = []
+    run = Module.run
+
+    def noted(self: Module, *args: Any) -> None:
+        by_python.append(self)
+        run(self, *args)
+
+    monkeypatch.setattr(Module, "run", noted)
+    before = fake.calls["cuLaunchKernel"]
+    double[50](x)
+    double[20](x[12:32])  # aligned as x is
+    scale[8](y, *numbers)
+    assert fake.calls["cuLaunchKernel"] == before + 3
+    assert (len(by_python) == 0) == fake.is_called_natively
+    middle = (np.arange(50) >= 12) & (np.arange(50) < 32)
+    assert (x.numpy() == np.where(middle, 8, 4) * np.arange(50)).all()
+    assert np.allclose(y.numpy(), 0.5 * expected + expected)
+
+
+def test_what_the_driver_says_of_a_later_launch_is_raised(
+    gpu: CudaDevice, fake: FakeDriver
+) -> None:
+    x = gpu.zeros(8, kj.i32)
+    for _ in range(2):
+        double[8](x)
+    fake.failing["cuLaunchKernel"] = [701]
+    with pytest.raises(kj.DeviceError, match="96 registers and 1,024 bytes") as caught:
+        double[8](x)
+    assert "smaller workgroup" in (caught.value.mend or "")
+    fake.failing["cuCtxSetCurrent"] = [700]
+    with pytest.raises(kj.DeviceError):
+        double[8](x)
+
+
+def test_later_launches_on_other_streams_and_devices_find_their_way(
+    fake: FakeDriver, rng: np.random.Generator
+) -> None:
+    first, second, other = CudaDevice(0), CudaDevice(1), fake.new_stream()
+    values = rng.integers(-99, 99, 33).astype(np.int32)
+    arrays = [device.array(values) for device in (first, second)]
+    for _ in range(3):
+        for array in arrays:
+            double[33](array)
+    with kj.stream(other):
+        double[33](arrays[0])
+    double[33](arrays[0])
+    assert (arrays[0].numpy() == 32 * values).all()
+    assert (arrays[1].numpy() == 8 * values).all()
+    del first, second, arrays
+    gc.collect()
+
+
+def test_a_grid_that_is_too_large_is_refused_whatever_the_way(gpu: CudaDevice) -> None:
+    x = gpu.zeros(1, kj.i32)
+    add_one[32](x)
+    add_one[32](x)
+    with pytest.raises(kj.ArgumentValueError, match="too many"):
+        add_one[1 << 20, 1 << 20](x)
