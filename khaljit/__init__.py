@@ -99,6 +99,21 @@ from khaljit.tracer.intrinsics.ids import (
     workgroup_id,
     workgroup_size,
 )
+from khaljit.tracer.intrinsics.matrices import (
+    mat,
+    mat2,
+    mat2x2,
+    mat2x3,
+    mat2x4,
+    mat3,
+    mat3x2,
+    mat3x3,
+    mat3x4,
+    mat4,
+    mat4x2,
+    mat4x3,
+    mat4x4,
+)
 from khaljit.tracer.intrinsics.numbers import (
     abs,
     acos,
@@ -171,8 +186,15 @@ from khaljit.tracer.intrinsics.parts import (
     remainder,
     signbit,
 )
+from khaljit.tracer.intrinsics.poses import (
+    pose2,
+    pose3,
+)
 from khaljit.tracer.intrinsics.printing import (
     print,
+)
+from khaljit.tracer.intrinsics.quaternions import (
+    quat,
 )
 from khaljit.tracer.intrinsics.random import (
     philox,
@@ -388,6 +410,19 @@ __all__ = [
     "log1p",
     "log2",
     "log10",
+    "mat",
+    "mat2",
+    "mat2x2",
+    "mat2x3",
+    "mat2x4",
+    "mat3",
+    "mat3x2",
+    "mat3x3",
+    "mat3x4",
+    "mat4",
+    "mat4x2",
+    "mat4x3",
+    "mat4x4",
     "max",
     "max_subgroups",
     "maximum",
@@ -408,8 +443,11 @@ __all__ = [
     "pack_unorm4x8",
     "philox",
     "popcount",
+    "pose2",
+    "pose3",
     "pow",
     "print",
+    "quat",
     "random_normal",
     "random_uniform",
     "reflect",

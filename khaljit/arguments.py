@@ -269,12 +269,12 @@ class Parameters:
             return self._param(call, name, annotation, value)
         if isinstance(annotation, ConstOf):
             return self._const(name, annotation, value)
-        if isinstance(value, np.ndarray):
-            return self._numpy(call, name, annotation, value)
         if isinstance(value, Array):
             return self._array(call, name, annotation, value)
         if isinstance(annotation, VectorType | type):
             return self._value(call, name, annotation, value)
+        if isinstance(value, np.ndarray):
+            return self._numpy(call, name, annotation, value)
         if isinstance(value, HostVector) and annotation is None:
             return self._value(call, name, vec(len(value), value.dtype), value)
         if is_instance(value) and annotation is None:
@@ -310,7 +310,8 @@ class Parameters:
         mend: str,
         kind: type[ArgumentError] = ArgumentTypeError,
     ) -> ArgumentError:
-        wanted = "" if annotation is None else f" expects {annotation!r} and"
+        shown = annotation.__name__ if isinstance(annotation, type) else repr(annotation)
+        wanted = "" if annotation is None else f" expects {shown} and"
         return kind(f"{self.subject}: parameter {name}{wanted} got {got}", mend=mend)
 
     # Arrays.

@@ -303,7 +303,8 @@ _UNARY: Final[dict[str, Callable[[Any], Any]]] = {
 
 
 def _method(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    return lambda a, b: function(a, b)
+    # A struct, such as a matrix, has operators of its own.
+    return lambda a, b: NotImplemented if hasattr(type(b), "__kj_layout__") else function(a, b)
 
 
 def _mirrored(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -12,7 +12,7 @@ of each fixed array around it.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar, cast, final
@@ -81,7 +81,7 @@ class Layout:
         return next((one for one in self.fields if one.name == name), None)
 
     @classmethod
-    def of(cls, kinds: dict[str, ElementType], axes: tuple[int, ...] = ()) -> Layout:
+    def of(cls, kinds: Mapping[str, ElementType], axes: tuple[int, ...] = ()) -> Layout:
         """C's layout of some fields; ``axes`` are the ``tail``."""
         fields: list[Field] = []
         at, alignment = 0, 1

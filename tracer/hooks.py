@@ -336,7 +336,7 @@ def item(owner: Any, key: Any) -> Any:
     found = _traced(owner, "__getitem__", key)
     if found is not NotImplemented:
         return found
-    if isinstance(key, Scalar):
+    if isinstance(key, Scalar) and not is_instance(owner):
         if isinstance(owner, tuple | list) and all(
             is_literal(one) or isinstance(one, np.generic) for one in owner
         ):

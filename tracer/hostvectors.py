@@ -105,8 +105,8 @@ def _made(items: Sequence[Any]) -> HostVector:
 
 def _binary(function: Callable[[Any, Any], Any], mirrored: bool) -> Callable[[Any, Any], Any]:
     def method(self: HostVector, other: Any) -> Any:
-        if isinstance(other, Proxy):
-            return NotImplemented  # the kernel's
+        if isinstance(other, Proxy) or hasattr(type(other), "__kj_layout__"):
+            return NotImplemented  # theirs: of the kernel, of a matrix
         others = tuple(other) if hasattr(other, "__len__") else (other,) * len(self.items)
         if len(others) != len(self.items):
             return NotImplemented

@@ -8,13 +8,13 @@ Elsewhere it is about a value, and assigning makes a new one for the root's name
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from khaljit.tracer.arithmetic import compare, select
 from khaljit.tracer.coerce import replaced, to_scalar
 from khaljit.tracer.dtypes import FixedArray
-from khaljit.tracer.elements import name_of, struct_layout
+from khaljit.tracer.elements import is_struct, name_of, struct_layout, tail
 from khaljit.tracer.hostvectors import HostVector, is_vector
 from khaljit.tracer.memory import Array
 from khaljit.tracer.ops import Op
@@ -59,11 +59,15 @@ def _follow(array: Array, steps: list[Step]) -> tuple[Array, tuple[Any, ...], li
 
 
 def _numbered(view: Array, key: Any) -> Array | None:
-    """A component of vectors by a key that is known."""
+    """A component of vectors, or a column of matrices, by a key that is known."""
     kind = view._kind
-    if isinstance(kind, VectorType) and type(key) is int and 0 <= key < kind.count:
-        return view._component("xyzw"[key])
-    return None
+    if isinstance(kind, VectorType):
+        names: Sequence[str] = "xyzw"[: kind.count]
+    elif is_struct(kind) and len(tail(kind)) > 1:
+        names = [field.name for field in struct_layout(kind).fields]
+    else:
+        return None
+    return view._component(names[key]) if type(key) is int and 0 <= key < len(names) else None
 
 
 def load(array: Array, steps: list[Step], rest: Callable[[Any, list[Step]], Any]) -> Any:

@@ -88,9 +88,14 @@ def struct(cls: type[Any]) -> type[Any]:
     return make_struct(cls)
 
 
-def make_struct(cls: type[Any], axes: tuple[int, ...] = ()) -> type[Any]:
-    """As `struct`; on the host an element has ``axes`` of scalars instead of named fields."""
-    kinds = {name: _kind_of(cls, name, hint) for name, hint in _hints(cls).items()}
+def make_struct(
+    cls: type[Any],
+    kinds: Mapping[str, ElementType] | None = None,
+    axes: tuple[int, ...] = (),
+) -> type[Any]:
+    """As `struct`, of these fields; on the host an element may have ``axes`` of scalars instead."""
+    if kinds is None:
+        kinds = {name: _kind_of(cls, name, hint) for name, hint in _hints(cls).items()}
     if not kinds:
         raise ArgumentTypeError(
             f"{cls.__name__} has no fields", mend="annotate them: `mass: kj.f32`"
@@ -258,8 +263,7 @@ def unnamed_struct(kinds: tuple[tuple[str, Any], ...]) -> type[Any]:
 @cache
 def _unnamed(kinds: tuple[tuple[str, Any], ...]) -> type[Any]:
     name = ", ".join(f"{field}: {name_of(kind)}" for field, kind in kinds)
-    body = {"__annotations__": dict(kinds), "__module__": __name__}
-    return make_struct(type(f"{{{name}}}", (), body))
+    return make_struct(type(f"{{{name}}}", (), {"__module__": __name__}), dict(kinds))
 
 
 def _numpy_kind(dtype: np.dtype[Any]) -> ElementType | None:

@@ -40,7 +40,7 @@ class VectorType:
         recorder = recording()
         items: list[Any] = []
         for part in parts:
-            items += part if isinstance(part, Vector | HostVector) else [part]
+            items.extend(part if isinstance(part, Vector | HostVector) else [part])
         if len(items) == 1:
             items *= self.count
         if len(items) != self.count:
