@@ -152,6 +152,8 @@ def test_forms_and_kept_text_have_keys_of_their_own(monkeypatch: pytest.MonkeyPa
 def test_the_architecture_is_the_newest_that_the_gpu_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [architecture_for(*one) for one in ((7, 5), (8, 9), (9, 0), (10, 3), (12, 1))]
     assert found == ["sm_75", "sm_80", "sm_90", "sm_100", "sm_120"]
+    # machine code runs within its major version alone
+    assert [architecture_for(*one) for one in ((11, 0), (13, 0))] == ["ptx", "ptx"]
     with pytest.raises(kj.DeviceError, match="too old"):
         architecture_for(7, 0)
     monkeypatch.setenv("KHALJIT_CUDA_ARCH", "sm_80")

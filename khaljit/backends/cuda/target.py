@@ -22,28 +22,32 @@ __all__ = ["Cuda", "architecture_for", "parse"]
 
 FORMS: Final = ("direct", "folded", "resident")
 OLDEST: Final = next(iter(ARCHITECTURES))
+PTX: Final = "ptx"
 
 
 def architecture_for(major: int, minor: int) -> str:
     """The newest architecture that khaljit knows and a GPU of a compute capability runs.
 
-    A cubin runs on later minor versions of its major version; ``KHALJIT_CUDA_ARCH`` overrides.
+    Machine code runs on later minor versions of its major version. Where khaljit knows none of
+    that, it is ``ptx``, which the driver compiles. ``KHALJIT_CUDA_ARCH`` overrides.
     """
     chosen = os.environ.get("KHALJIT_CUDA_ARCH")
     if chosen:
-        if chosen not in ARCHITECTURES:
+        if chosen not in (*ARCHITECTURES, PTX):
             raise ArgumentValueError(
-                f"KHALJIT_CUDA_ARCH is {chosen!r}", mend=f"one of {', '.join(ARCHITECTURES)}"
+                f"KHALJIT_CUDA_ARCH is {chosen!r}",
+                mend=f"one of {', '.join(ARCHITECTURES)}, or {PTX}",
             )
         return chosen
     number = 10 * major + minor
-    fitting = [name for name in ARCHITECTURES if int(name[3:]) <= number]
-    if not fitting:
+    known = [row for row in ARCHITECTURES.values() if row.number <= number]
+    if not known:
         raise DeviceError(
             f"a GPU of compute capability {major}.{minor} is too old",
-            mend=f"khaljit needs {next(iter(ARCHITECTURES))} or newer",
+            mend=f"khaljit needs {OLDEST} or newer",
         )
-    return max(fitting, key=lambda name: int(name[3:]))
+    newest = max(known, key=lambda row: row.number)
+    return newest.name if newest.number // 10 == major else PTX
 
 
 @final
@@ -57,14 +61,14 @@ class Cuda(Target):
     """
 
     def __init__(self, architecture: str, *, form: str = "direct") -> None:
-        self.portable: Final = architecture == "ptx"
+        self.portable: Final = architecture == PTX
         self.name = f"cuda:{architecture}"
         if self.portable:
             architecture = OLDEST
         if architecture not in ARCHITECTURES:
             raise ArgumentValueError(
                 f"{architecture!r} is no architecture of khaljit",
-                mend=f"one of {', '.join(ARCHITECTURES)}, or ptx",
+                mend=f"one of {', '.join(ARCHITECTURES)}, or {PTX}",
             )
         self.architecture: Final = architecture
         self.form: Final = form
@@ -78,7 +82,7 @@ class Cuda(Target):
         """PTX for any GPU, where no tool is here that would make machine code of this one's."""
         if self.portable or any(map(assembling.tool_version, assembling.TOOLS)):
             return ()
-        return (Cuda("ptx", form=self.form),)
+        return (Cuda(PTX, form=self.form),)
 
     def key_parts(self) -> Mapping[str, object]:
         """The architecture, the form, and whether the text is kept."""
