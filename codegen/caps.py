@@ -50,6 +50,7 @@ class Caps:
         collectives: subgroup operations that are taken as they are; others are composed.
         immediates: bytes of parameters that travel with a dispatch itself.
         rounded: f32 is divided, and its roots are taken, with correct rounding.
+        subnormals: results of f32 too small for its exponents are kept, not taken for 0.
         total_shifts: whether shifts are taken with any amount, past the width too.
         fast: operations that kernels with ``fastmath`` may use besides.
     """
@@ -67,6 +68,7 @@ class Caps:
     collectives: frozenset[str] = frozenset()
     immediates: int = 0
     rounded: bool = True
+    subnormals: bool = True
     total_shifts: bool = False
     fast: frozenset[tuple[Op, DType]] = frozenset()
 
@@ -143,6 +145,12 @@ _WEBGPU_FEATURES: Final = {
     "subgroup": "subgroup",
     "subgroup-barrier": "subgroup-barrier",
 }
+# What a driver may lack that it has to be asked for, by what the row's name says of it.
+_WEBGPU_LACKS: Final = {
+    "fused": "unfused",
+    "rounded": "unrounded",
+    "subnormals": "flushing",
+}
 _WEBGPU_COLLECTIVES: Final = frozenset(
     {"add", "mul", "min", "max", "and", "or", "xor", "any", "all", "ballot"}
     | {"inclusive_add", "exclusive_add", "inclusive_mul", "exclusive_mul"}
@@ -160,11 +168,13 @@ def webgpu(
     immediates: int = 0,
     fused: bool = True,
     rounded: bool = True,
+    subnormals: bool = True,
 ) -> Caps:
     """The row of a WebGPU device with some of its optional features and its limits.
 
     ``fused`` says whether the driver's ``fma`` rounds once, ``rounded`` whether it divides and
-    takes roots correctly: a device must be asked by running it (``codegen/webgpu/probe.py``).
+    takes roots correctly, ``subnormals`` whether it keeps them: a device must be asked by running
+    it (``codegen/webgpu/probe.py``).
 
     What the machine lacks of the integers is carried in 32-bit ones (``codegen/webgpu``). f64
     asks for 64-bit integers, too, since its bits must be had.
@@ -192,9 +202,8 @@ def webgpu(
         collectives -= {"barrier"}
     if not fused:
         ops -= {(Op.FMA, f32), (Op.FMA, f64)}
-        known |= {"unfused"}
-    if not rounded:
-        known |= {"unrounded"}
+    facts = {"fused": fused, "rounded": rounded, "subnormals": subnormals}
+    known |= {lack for fact, lack in _WEBGPU_LACKS.items() if not facts[fact]}
     return Caps(
         name=":".join(("webgpu", "+".join(sorted(known)))) if known else "webgpu",
         dtypes=dtypes,
@@ -209,6 +218,7 @@ def webgpu(
         collectives=collectives,
         immediates=immediates,
         rounded=rounded,
+        subnormals=subnormals,
     )
 
 
@@ -217,12 +227,11 @@ def webgpu_named(names: Iterable[str], **limits: Any) -> Caps:
     others."""
     words = frozenset(names)
     features = frozenset(one for one, name in _WEBGPU_FEATURES.items() if name in words)
-    unknown = words - {*_WEBGPU_FEATURES.values(), "unfused", "unrounded"}
+    unknown = words - {*_WEBGPU_FEATURES.values(), *_WEBGPU_LACKS.values()}
     if unknown:
         raise ValueError(f"no feature is called {', '.join(sorted(unknown))}")
-    return webgpu(
-        features, fused="unfused" not in words, rounded="unrounded" not in words, **limits
-    )
+    limits |= {fact: lack not in words for fact, lack in _WEBGPU_LACKS.items()}
+    return webgpu(features, **limits)
 
 
 # CUDA, by the oldest architecture that a program runs on.

@@ -73,6 +73,9 @@ def test_halves_keep_nan_infinity_and_the_sign_of_zero() -> None:
             out[6, i] = kj.fma(kj.f16(0.0), a, b)
 
     x, y = (axis.ravel() for axis in np.meshgrid(*[np.array(_HALVES, np.float16)] * 2))
+    # WebGPU's drivers may keep what is past f16 in between.
+    fits = ~(np.isfinite(x) & np.isfinite(y) & (np.abs(x.astype(np.float32) * y) > 65504))
+    x, y = x[fits], y[fits]
     out = np.full((7, x.size), 77, np.float16)
     halves[x.size](x, y, out)
     zero = np.float16(0)

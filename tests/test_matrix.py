@@ -204,7 +204,8 @@ _LOOSE: Final = dict.fromkeys(("x / y", "x / 3", "1 / y", "sqrt"), 2)
 @each(FLOATS)
 def test_float_arithmetic_is_correctly_rounded(device: Device, rng: Rng, dtype: DType) -> None:
     given = [(dtype, array) for array in operands(rng, dtype, 2)]
-    judged(device, _FLOAT, given, dtype, _LOOSE)
+    loose = _LOOSE if dtype is not f16 else {**_LOOSE, "x ** 3": 1}  # one rounding or two
+    judged(device, _FLOAT, given, dtype, loose)
 
 
 @each(FLOATS)
@@ -255,7 +256,8 @@ def test_products_and_sums_contract_as_told(
         return lambda names, x, y, z: (meant if names is plain.NAMES else written)(names, x, y, z)
 
     table = {name: chosen(name) for name in _SUMS}
-    judged(device, table, given, dtype, others=_SUMS if fused else None, contract=contract)
+    others = _SUMS if fused else _FUSED if dtype is f16 else None
+    judged(device, table, given, dtype, others=others, contract=contract)
 
 
 _CLASSES: Final[Mapping[str, Operation]] = {

@@ -26,6 +26,7 @@ from tests.matrix import (
     operands,
     poisoned,
     scalars,
+    tame,
     unless_able,
 )
 
@@ -211,7 +212,9 @@ def test_vectors(device: Device, rng: Rng, dtype: DType, count: int) -> None:
         me.y = a.x
         out[i, 2].y = me[1]
 
-    v, w = (one.reshape(57, count) for one in operands(rng, dtype, 2, 57 * count))
+    v, w = (
+        tame(device, dtype, one.reshape(57, count)) for one in operands(rng, dtype, 2, 57 * count)
+    )
     out = poisoned((57, 3, count), dtype)
     vector = array_of(dtype, 1, count)
     launch = kernel(

@@ -42,6 +42,8 @@ ENTRY: Final = "kernel"
 _LINE: Final = (256, 1, 1)
 _TILE: Final = (32, 8, 1)
 
+_MOST_REGISTERS: Final = 255  # of a thread
+_REGISTERS: Final = 65536  # of a multiprocessor
 _SMALL_PARAMETERS: Final = 4096  # bytes; more need a later version
 _LARGE_PARAMETERS_VERSION: Final = (8, 1)
 
@@ -122,13 +124,24 @@ def _module(code: Code) -> str:
             *names,
             *code.globals,
             f".visible .entry {ENTRY}(.param .align 8 .b8 {PARAMETERS}[{size}])",
-            f".reqntid {', '.join(map(str, code.shape))}",
+            *_block(code),
             "{",
             code.w.text(),
             "}",
             "",
         )
     )
+
+
+def _block(code: Code) -> list[str]:
+    """The size of the block, where not any number of registers goes with it.
+
+    The assembler orders the instructions of a kernel without one as it does for nvcc, which was 2%
+    faster on products of tiles.
+    """
+    if code.threads * _MOST_REGISTERS <= _REGISTERS:
+        return []
+    return [f".reqntid {', '.join(map(str, code.shape))}"]
 
 
 def _version(architecture: Architecture, parameters: int) -> tuple[int, int]:

@@ -22,11 +22,12 @@ __all__ = ["COUNT", "judge", "probe", "questions"]
 COUNT: Final = 256
 _SMALL: Final = 2.0**-12
 _PLAIN: Final = Access(checked=False, flat=True)
-_NAMES: Final = ("x", "y", "products", "quotients", "roots")
+_TINY: Final = 2.0**-65  # its square is a subnormal
+_NAMES: Final = ("x", "y", "products", "quotients", "roots", "squares")
 
 
 def probe() -> Trace:
-    """products = fma(x, x, -y), quotients = x / y and roots = sqrt(x), for each invocation."""
+    """fma(x, x, -y), x / y, sqrt(x) and x * x, for each invocation."""
     builder = Builder()
     builder.open()
     arrays = [Memory(Space.ARRAY, k, Element.scalar(f32), (None,)) for k in range(len(_NAMES))]
@@ -36,6 +37,7 @@ def probe() -> Trace:
         builder.pure(Op.FMA, (x, x, builder.pure(Op.NEG, (y,)))),
         builder.pure(Op.DIV, (x, y)),
         builder.pure(Op.SQRT, (x,)),
+        builder.pure(Op.MUL, (x, x)),
     )
     for memory, result in zip(arrays[2:], results, strict=True):
         builder.store(builder.memory(memory), place, result, _PLAIN)
@@ -48,13 +50,14 @@ def probe() -> Trace:
 
 
 def questions() -> list[Array]:
-    """The five arrays that the kernel runs on; the last three are written."""
+    """The arrays that the kernel runs on; what follows the first two is written."""
     rng = np.random.default_rng(2)
     x = (1.0 + rng.random(COUNT)).astype(np.float32)
     y = (1.0 + rng.random(COUNT)).astype(np.float32)
     # Where the last bit of a product is lost if it is rounded before the sum.
     x[0], y[0] = 1.0 + _SMALL, 1.0 + 2 * _SMALL
-    return [x, y, *(np.zeros(COUNT, np.float32) for _ in range(3))]
+    x[1] = y[1] = _TINY
+    return [x, y, *(np.zeros(COUNT, np.float32) for _ in _NAMES[2:])]
 
 
 def judge(arrays: list[Array]) -> dict[str, Any]:
@@ -62,12 +65,13 @@ def judge(arrays: list[Array]) -> dict[str, Any]:
 
     >>> arrays = questions()
     >>> x, y = arrays[:2]
-    >>> arrays[2][0], arrays[3][:], arrays[4][:] = 2.0**-24, x / y, np.sqrt(x)
+    >>> arrays[2][0], arrays[3][:], arrays[4][:], arrays[5][:] = 2.0**-24, x / y, np.sqrt(x), x * x
     >>> judge(arrays)
-    {'fused': True, 'rounded': True}
+    {'fused': True, 'rounded': True, 'subnormals': True}
     """
-    x, y, products, quotients, roots = arrays
+    x, y, products, quotients, roots, squares = arrays
     return {
         "fused": bool(products[0] == _SMALL * _SMALL),
         "rounded": bool((quotients == x / y).all() and (roots == np.sqrt(x)).all()),
+        "subnormals": bool(squares[1] == _TINY * _TINY),
     }

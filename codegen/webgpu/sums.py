@@ -76,7 +76,7 @@ class Sums:
             args = self._apart(x, self._within(y, _DEPTH)), self._apart(y, self._within(x, _DEPTH))
         if not self._fast and op is not Op.FMA:
             args = tuple(self.hide(arg) if _is_product(arg) else arg for arg in args)
-        if not self._fast and op in _SUMS and any(map(_has_constant, args)):
+        if not self._fast and op in (Op.ADD, Op.SUB) and any(map(_has_constant, args)):
             args = tuple(self.hide(arg) if arg.op in _SUMS else arg for arg in args)
         return tuple(self.hide(arg) if _is_zero(arg) else arg for arg in args)
 
@@ -140,7 +140,9 @@ def _factors(args: tuple[Value, ...]) -> tuple[Value, ...]:
 
 
 def _has_constant(x: Value) -> bool:
-    return x.op is Op.CONST or (x.op in _SUMS and any(arg.op is Op.CONST for arg in x.args))
+    """Whether a number, or a part of a sum, is a constant that a driver may gather."""
+    parts = x.args[2:] if x.op is Op.FMA else x.args
+    return x.op is Op.CONST or (x.op in _SUMS and any(arg.op is Op.CONST for arg in parts))
 
 
 def _is_product(x: Value) -> bool:

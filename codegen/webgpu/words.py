@@ -103,7 +103,12 @@ class _Words(Rewriter):
         self._write: Final = Writer(self.builder, self._plain)
         self._sums: Final = Sums(self._write, self._zero, trace.options.fastmath)
         self._places: Final = Places(self._write, caps)
-        self._used: Final = {arg for value in values(trace.body) for arg in value.args}
+        order = values(trace.body)
+        self._used: Final = {arg for value in order for arg in value.args}
+        # NVIDIA's compiler loses negations in the least or greatest of three (``ptx/signs.py``).
+        self._keeps_signs: Final = any(
+            value.op in (Op.MIN, Op.MAX) and value.type.is_integer for value in order
+        )
 
     def _plain(self, op: Op, args: tuple[Value, ...], dtype: DType | None) -> Value:
         if op is Op.CAST and dtype in HELD:
@@ -193,6 +198,11 @@ class _Words(Rewriter):
 
     # Operations. Types are those before, operands those after.
 
+    def _negated(self, x: Value) -> Value:
+        """-x by an operation that a driver cannot fold into an extreme of three."""
+        zero = self._write.bitcast(self._zero(x), x.type)
+        return self._write.sub(zero, x)
+
     def _computed(self, op: Op, args: tuple[Value, ...], dtype: DType, result: DType) -> Value:
         w = self._write
         if dtype is f16 and (op not in self._half or chooses_extreme(op, args)):
@@ -202,6 +212,11 @@ class _Words(Rewriter):
             return nan if op is Op.NE else w.not_(nan)
         if dtype is f32 and op in (Op.DIV, Op.SQRT) and self._corrects:
             return (divided if op is Op.DIV else root)(w, *args)
+        if self._keeps_signs and op in (Op.NEG, Op.ABS) and dtype.is_signed and dtype.bits <= 32:
+            (x,) = args
+            negated = self._negated(x)
+            built = negated if op is Op.NEG else w.select(w.lt(x, 0), negated, x)
+            return wrapped(w, built, result) if result in HELD else built
         if dtype.is_float and op in EXTREMES:
             return EXTREMES[op](w, *args)
         if op in COUNTS:
