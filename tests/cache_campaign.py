@@ -90,13 +90,18 @@ def killed(folder: Path, times: int = 1000, seed: int = 1) -> str:
     """Writers are killed at random moments; readers look after each."""
     rng = random.Random(seed)
     found = halves = 0
-    for _ in range(times):
+    for turn in range(times):
+        reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
-            _write_for_ever(folder, rng.randrange(1 << 30))
+            _write_for_ever(folder, rng.randrange(1 << 30), writing)
+        for _ in range(1 + turn % 2):  # in every second turn something is written already
+            os.read(reading, 1)
         time.sleep(rng.expovariate(1 / 0.02))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
+        os.close(reading)
+        os.close(writing)
         found += read_all(folder)
         halves += len(list(folder.glob(f"{FORMAT}/??/new-*")))
         for path in folder.glob(f"{FORMAT}/??/new-*"):
@@ -117,10 +122,11 @@ def killed(folder: Path, times: int = 1000, seed: int = 1) -> str:
     )
 
 
-def _write_for_ever(folder: Path, seed: int) -> None:
+def _write_for_ever(folder: Path, seed: int, told: int) -> None:
     rng = random.Random(seed)
     try:
         while True:
+            os.write(told, b".")
             store = Store.open(folder, limit=3_000_000, wait=0.2)
             number = rng.randrange(NUMBERS)
             if rng.random() < 0.5:
