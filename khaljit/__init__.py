@@ -25,6 +25,9 @@ from khaljit.devices import (
     from_wgpu,
     use,
 )
+from khaljit.graphs.function import (
+    graph,
+)
 from khaljit.grids import (
     Indirect,
     Workgroups,
@@ -381,6 +384,7 @@ __all__ = [
     "from_wgpu",
     "gamma",
     "global_id",
+    "graph",
     "grid_stride",
     "hvec2",
     "hvec3",

@@ -345,7 +345,11 @@ class Device(ABC):
     def scratch(self, shape: tuple[int, ...], dtype: Any) -> Array[Any]:
         """A new array for what the device does by itself, while a graph is captured too."""
         with apart(self):
-            return self.empty(shape, dtype)
+            array = self.empty(shape, dtype)
+        capture = capture_of(self)
+        if capture is not None:
+            capture.made(array)
+        return array
 
     @abstractmethod
     def poll(self) -> None:

@@ -18,7 +18,16 @@ if TYPE_CHECKING:
     from khaljit.backends.base import Device
     from khaljit.dispatch import Dispatch
 
-__all__ = ["EVERYWHERE", "Capture", "apart", "capture_of", "captured", "refuse", "unwatched"]
+__all__ = [
+    "EVERYWHERE",
+    "Capture",
+    "apart",
+    "capture_of",
+    "captured",
+    "is_captured",
+    "refuse",
+    "unwatched",
+]
 
 
 class Capture(Protocol):
@@ -29,6 +38,9 @@ class Capture(Protocol):
 
     def copy(self, source: Array[Any], target: Array[Any]) -> bool:
         """Note a copy of contiguous bytes; whether it is not to run now."""
+
+    def made(self, array: Array[Any]) -> None:
+        """An array was made that a device needs by the way."""
 
     def refuse(self, device: Device, what: str, mend: str) -> None:
         """Something happens that no graph can hold."""
@@ -43,6 +55,11 @@ def capture_of(device: Device) -> Capture | None:
     """What takes the launches of a device in this context."""
     active = _ACTIVE.get()
     return (active.get(device) or active.get(EVERYWHERE)) if active else None
+
+
+def is_captured() -> bool:
+    """Whether anything takes launches in this context."""
+    return bool(_ACTIVE.get())
 
 
 def captured(device: Device | None, capture: Capture | None) -> None:

@@ -123,12 +123,26 @@ class Graph:
         captured(self.device, None)
         self._recorder = None
         try:
-            self.adopt(self._nodes, recorder.finish())
+            self._adopt(self._nodes, recorder.finish())
         except BaseException as error:
             self._missing = f"its capture failed: {error}"
             raise
 
-    def adopt(self, nodes: Sequence[Node], replay: Replay) -> None:
+    @classmethod
+    def of(cls, device: Device, nodes: Sequence[Node]) -> Graph:
+        """The graph of nodes that were noted elsewhere."""
+        recorder = device.graph_recorder()
+        try:
+            for node in nodes:
+                recorder.add(node)
+        except BaseException:
+            recorder.abandon()
+            raise
+        found = cls(device)
+        found._adopt(nodes, recorder.finish())
+        return found
+
+    def _adopt(self, nodes: Sequence[Node], replay: Replay) -> None:
         """Be the graph of some nodes, which a device made ready."""
         self._nodes = list(nodes)
         self._replay = replay
@@ -257,6 +271,9 @@ class Graph:
         """Note a copy of bytes."""
         self._add(CopyNode(source, target))
         return True
+
+    def made(self, array: Array[Any]) -> None:
+        """The nodes that use it keep it."""
 
     def refuse(self, device: Device, what: str, mend: str) -> NoReturn:
         """No graph can hold it."""
