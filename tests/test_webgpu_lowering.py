@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import khaljit as kj
 from khaljit.codegen.caps import Caps, webgpu
 from khaljit.codegen.legalise import legalise
 from khaljit.codegen.reports import FAILED, FAILURE, HEADER, has_report, with_reports
@@ -28,6 +29,7 @@ from khaljit.tracer.ops import COMPARISONS, Op
 from khaljit.tracer.passes.pipeline import optimise
 from khaljit.tracer.verify import verify
 from tests.building import bits_equal, edge_values, pointwise, run_pointwise
+from tests.ptx_tools import argument, recorded
 from tests.random_traces import random_trace
 from tests.webgpu_kernels import KERNELS, agrees, expected, legal
 
@@ -322,3 +324,24 @@ def test_sums_with_nothing_in_common_are_not_hidden() -> None:
 
     assert "zero" not in parameters(weighted, 3)
     assert "zero" in parameters(rounded, 1)
+
+
+def test_barriers_wait_for_arrays_only_where_those_hand_something_over() -> None:
+    def tiles(a: Any, out: Any) -> None:
+        k = kj.local_id(0)
+        tile = kj.shared(kj.f32, 64)
+        tile[k] = a[k]
+        kj.barrier()
+        out[k] = tile[63 - k]
+
+    def through_the_array(a: Any, out: Any) -> None:
+        k = kj.local_id(0)
+        out[k] = a[k]
+        kj.barrier()
+        out[k] = out[63 - k] + 1.0
+
+    arguments = [(name, argument(f32)) for name in ("a", "out")]
+    for kernel, waits in ((tiles, False), (through_the_array, True)):
+        trace = recorded(kernel, arguments, workgroup=(64, 1, 1))
+        ready = legalise(optimise(trace), webgpu())
+        assert lower(ready, webgpu(), PLAIN_VARIANT).hands_over is waits

@@ -48,7 +48,7 @@ _SUBGROUP: Final = 3
 _RELAXED: Final = 0
 # Acquire and release, of which memory: storage buffers 0x40, the subgroup's 0x80, workgroup 0x100.
 _ACQUIRE_RELEASE: Final = 0x8
-_BARRIERS: Final = {"workgroup": 0x140, "storage": 0x40, "subgroup": 0x80}
+_BARRIERS: Final = {"workgroup": 0x100, "storage": 0x40, "subgroup": 0x80}
 
 
 @final
@@ -404,6 +404,8 @@ class _Function:
     def _barrier(self, value: Value) -> None:
         scope = _SUBGROUP if value.attr == "subgroup" else _WORKGROUP
         memory = _ACQUIRE_RELEASE | _BARRIERS[str(value.attr)]
+        if value.attr == "workgroup" and self._lowered.hands_over:
+            memory |= _BARRIERS["storage"]
         words = (self._types.word(number) for number in (scope, _WORKGROUP, memory))
         self._module.do("OpControlBarrier", *words)
 

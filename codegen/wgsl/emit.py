@@ -373,9 +373,7 @@ class _Text:
             return
         if value.attr == "workgroup":
             self._do("workgroupBarrier();")
-        if value.attr == "storage" or any(
-            memory.space is Space.ARRAY for memory in self._lowered.written
-        ):
+        if value.attr == "storage" or self._lowered.hands_over:
             self._do("storageBarrier();")
 
 
