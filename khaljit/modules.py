@@ -28,6 +28,9 @@ def load_module(name: str) -> ModuleType:
     """
     if name.endswith(".py"):
         return _load_file(Path(name))
+    spec = getattr(sys.modules["__main__"], "__spec__", None)
+    if spec is not None and spec.name == name:  # python -m
+        return sys.modules["__main__"]
     if "" not in sys.path:
         sys.path.insert(0, "")
     try:
@@ -42,9 +45,10 @@ def _load_file(path: Path) -> ModuleType:
     """A script as a module called like its file; what is under ``__main__`` does not run."""
     if not path.is_file():
         raise ArgumentValueError(f"there is no file {path}", mend="check the path")
-    loaded = sys.modules.get(path.stem)
-    if loaded is not None and _is_file_of(loaded, path):
-        return loaded
+    for name in ("__main__", path.stem):  # a program that runs is not to be run again
+        loaded = sys.modules.get(name)
+        if loaded is not None and _is_file_of(loaded, path):
+            return loaded
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None

@@ -11,7 +11,7 @@ from typing import Any, Final, final
 
 from khaljit import modules
 from khaljit.arguments import Signature
-from khaljit.signatures import write_signature
+from khaljit.signature_text import write_signature
 
 __all__ = ["Origin"]
 

@@ -3,9 +3,9 @@
 One grammar serves `Kernel.compile`, the command line, ``@kj.jit(signatures=[...])``, manifests and
 hand-written code. One item per parameter, separated by commas:
 
-* ``f32``, ``u8``, ``vec3``: a run-time number or vector. ``package.module:Body``: a struct; the
-  name alone will do where the parameter is annotated with it, and anywhere its fields:
-  ``{mass: f32, pos: vec3, bins: u8[16]}``.
+* ``f32``, ``u8``, ``vec3``, ``mat4``, ``quat``, ``vec(3, i8)``: a run-time number, vector or
+  matrix. ``package.module:Body``: a struct; the name alone will do where the parameter is annotated
+  with it, and anywhere its fields: ``{mass: f32, pos: vec3, bins: u8[16]}``.
 * ``f32[:]``, ``f32[:, :]``, ``f32[]``: an array; each ``:`` is an axis. A name in its place
   (``f32[n]``, ``f32[h, w]``) makes arrays with equal names equal in shape. ``::`` or ``n::`` on the
   last axis says that its elements are not next to each other; ``unaligned`` after the bracket, that
@@ -27,10 +27,7 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Any, Final, final
-
-import numpy as np
 
 from khaljit import modules
 from khaljit.annotations import Annotation, ArrayOf, ConstOf, GroupOf
@@ -43,32 +40,38 @@ from khaljit.arguments import (
     fields_of,
     scalar_entry,
 )
-from khaljit.tracer.dtypes import ALL, DType, by_numpy, fixed_array
-from khaljit.tracer.elements import ElementType, is_kind, name_of
+from khaljit.tracer.dtypes import ALL, DType, fixed_array
+from khaljit.tracer.elements import ElementType, is_kind
 from khaljit.tracer.errors import ArgumentValueError
-from khaljit.tracer.record import ArrayArgument, ConstArgument, ScalarArgument, ValueArgument
+from khaljit.tracer.intrinsics import matrices, poses, quaternions
 from khaljit.tracer.structs import is_field_name, unnamed_struct
-from khaljit.tracer.vectors import VECTORS, VectorType
+from khaljit.tracer.vectors import VECTORS, VectorType, vec
 
-__all__ = ["parse_annotation", "parse_signature", "split_signature", "write_signature"]
+__all__ = ["TYPES", "parse_annotation", "parse_signature", "split_signature"]
 
-_TYPES: Final[dict[str, ElementType]] = {
+TYPES: Final[dict[str, ElementType]] = {
     **{dtype.name: dtype for dtype in ALL},
     **{vector.name: vector for vector in VECTORS},
+    **{
+        name: getattr(module, name)
+        for module in (matrices, quaternions, poses)
+        for name in module.__all__
+        if is_kind(getattr(module, name))
+    },
 }
+_PLACE: Final = r"[^\s=,'\"()\[\]{}][^,'\"()\[\]{}]*:[\w.]+"  # as `modules.find` takes it
+_MADE: Final = r"(?:vec|mat)\([\w\s,]+\)"
 _ARRAY: Final = re.compile(
-    r"([^\W\d][\w.]*:[\w.]+|\w+|\{.*\})\s*\[(.*)\](?:\s+(unaligned))?(?:\s+as\s+([^\W\d]\w*))?\Z",
+    rf"({_PLACE}|{_MADE}|\w+|\{{.*\}})\s*\[(.*)\]"
+    r"(?:\s+(unaligned))?(?:\s+as\s+([^\W\d]\w*))?\Z",
     re.DOTALL,
 )
-_GROUP: Final = re.compile(r"([^\s=('\"][^('\"]*:[\w.]+)?\s*\((.*)\)\Z", re.DOTALL)
-_PATH: Final = re.compile(r"[^\W\d][\w.]*:[\w.]+\Z")
+_GROUP: Final = re.compile(rf"({_PLACE})?\s*\((.*)\)\Z", re.DOTALL)
+_PATH: Final = re.compile(rf"{_PLACE}\Z")
+_MADE_TYPE: Final = re.compile(r"(vec|mat)\(([\d\s,]+),\s*(\w+)\s*\)\Z")
 _NUMBER: Final = re.compile(r"(\w+)\((.*)\)\Z", re.DOTALL)
 _TAIL: Final = re.compile(r";([^\])]*)\Z")
 _SPECIAL: Final = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-_AXES: Final = "nmkpqr"  # names of axes that equal shapes share
-
-
-# Reading.
 
 
 @final
@@ -159,23 +162,41 @@ def parse_annotation(item: str) -> ArrayOf | DType | VectorType:
 def _type(name: str, item: str, annotation: Annotation | None = None) -> ElementType:
     """The type of a name; of a struct's path, of its name as the annotation has it, or of its
     fields in braces."""
-    found: object = _TYPES.get(name)
+    found: object = TYPES.get(name)
+    made = _MADE_TYPE.match(name)
     annotated = annotation.element if isinstance(annotation, ArrayOf) else annotation
     if isinstance(annotated, type) and annotated.__name__ == name:
         found = annotated
     elif name.startswith("{") and name.endswith("}"):
         fields = split_signature(name[1:-1])
         found = unnamed_struct(tuple(_field(one, item) for one in fields))
+    elif made is not None:
+        found = _made(made, item)
     elif ":" in name:
         found = modules.find(name)
     if not is_kind(found):
         raise ArgumentValueError(
             f"{name!r} in {item!r} is no type",
-            mend=f"types are {', '.join(_TYPES)}, and structs: package.module:Body, or their "
+            mend=f"types are {', '.join(TYPES)}, and structs: package.module:Body, or their "
             "fields, as {mass: f32, pos: vec3}",
         )
     assert isinstance(found, DType | VectorType | type)
     return found
+
+
+def _made(match: re.Match[str], item: str) -> ElementType:
+    """A vector or matrix type without a name: ``vec(3, i8)``, ``mat(2, 3, f64)``."""
+    make: Any = vec if match[1] == "vec" else matrices.mat
+    dtype = TYPES.get(match[3])
+    try:
+        if not isinstance(dtype, DType):
+            raise ValueError(f"{match[3]} is no dtype")
+        made: ElementType = make(*map(int, match[2].split(",")), dtype)
+    except (TypeError, ValueError) as error:
+        raise ArgumentValueError(
+            f"{match[0]!r} in {item!r} is no type: {error}", mend="write vec(3, i8), mat(2, 3, f64)"
+        ) from None
+    return made
 
 
 def _field(text: str, item: str) -> tuple[str, ElementType]:
@@ -214,7 +235,7 @@ def _entry(item: str, annotation: Annotation | None, arrays: _Arrays) -> object:
 
 def _is_type(item: str, annotation: Annotation | None) -> bool:
     """Whether an item is a type with nothing behind it."""
-    if item in _TYPES or (item.startswith("{") and item.endswith("}")):
+    if item in TYPES or _MADE_TYPE.match(item) or (item.startswith("{") and item.endswith("}")):
         return True
     named = isinstance(annotation, type) and annotation.__name__ == item
     return named or bool(_PATH.match(item) and is_kind(modules.find(item)))
@@ -267,14 +288,14 @@ def _group(
 def _constant(text: str, item: str) -> Any:
     if text in _SPECIAL:
         return _SPECIAL[text]
-    if text in _TYPES:
-        return _TYPES[text]
+    if text in TYPES:
+        return TYPES[text]
     if text.startswith("(") and text.endswith(")"):
         return tuple(_constant(part, item) for part in split_signature(text[1:-1]))
     number = _NUMBER.match(text)
     try:
-        if number is not None and number[1] in _TYPES:
-            make: Any = _TYPES[number[1]]
+        if number is not None and number[1] in TYPES:
+            make: Any = TYPES[number[1]]
             return make(_constant(number[2], item))
         return ast.literal_eval(text)
     except (ValueError, SyntaxError):
@@ -285,87 +306,3 @@ def _constant(text: str, item: str) -> Any:
         f"{item!r} is neither a type nor a constant",
         mend="write f32, f32[:], vec3[:], None, 3 or 'text'",
     )
-
-
-# Writing.
-
-
-def write_signature(signature: Signature) -> str:
-    """The text of a launch signature.
-
-    Constants that no text stands for, such as a lambda, are written as ``<lambda>``, which does not
-    parse.
-    """
-    writer = _Writer(signature)
-    items = ", ".join(writer.item(entry) for entry in signature.arguments)
-    return items + ("; index 64" if signature.index_bits == 64 else "")
-
-
-@final
-class _Writer:
-    """Writes items in order, which numbers the arrays."""
-
-    def __init__(self, signature: Signature) -> None:
-        self._shapes: Final = signature.shapes
-        self._views: Final = signature.views
-        self._next = 0
-
-    def item(self, entry: Any) -> str:
-        if isinstance(entry, Group):
-            parts = ", ".join(self.item(part) for part in entry.parts)
-            if entry.make is tuple:
-                return f"({parts},)" if len(entry.parts) == 1 else f"({parts})"
-            return f"{modules.path_of(entry.make) or f'<{entry.make.__name__}>'}({parts})"
-        argument = getattr(entry, "argument", entry)
-        if isinstance(argument, ArrayArgument):
-            return self._array(argument)
-        if isinstance(argument, ValueArgument):
-            return _kind(argument.kind)
-        if isinstance(argument, ScalarArgument):
-            return argument.dtype.name
-        assert isinstance(argument, ConstArgument)
-        return _written(argument.value)
-
-    def _array(self, argument: ArrayArgument) -> str:
-        number = self._next
-        self._next += 1
-        name = _kind(argument.kind)
-        axes = [":"] * argument.ndim
-        first = self._shapes[number]
-        if self._shapes.count(first) > 1:
-            classes = sorted({one for one in self._shapes if self._shapes.count(one) > 1})
-            suffix = str(classes.index(first) or "")
-            axes = [_AXES[axis % len(_AXES)] + suffix for axis in range(argument.ndim)]
-        if axes and not argument.contiguous:
-            axes[-1] = "::" if axes[-1] == ":" else f"{axes[-1]}::"
-        view = self._views[number]
-        shared = f" as v{view}" if self._views.count(view) > 1 else ""
-        return f"{name}[{', '.join(axes)}]{'' if argument.aligned else ' unaligned'}{shared}"
-
-
-def _kind(kind: ElementType) -> str:
-    """The text of a type."""
-    if isinstance(kind, type) and "{" not in kind.__name__:
-        return modules.path_of(kind) or f"<{kind.__name__}>"
-    return name_of(kind)
-
-
-def _written(value: Any) -> str:
-    """The text of a constant."""
-    if value is None or type(value) in (bool, int, str):
-        return repr(value)
-    if type(value) is float:
-        return repr(value) if math.isfinite(value) else f"={value!r}"
-    if isinstance(value, DType | VectorType):
-        return f"={value.name}"
-    if type(value) is tuple:
-        parts = [_written(part).removeprefix("=") for part in value]
-        return f"=({', '.join(parts)}{',' if len(parts) == 1 else ''})"
-    if isinstance(value, np.generic):
-        dtype = by_numpy(value.dtype)
-        return f"={dtype.name}({value.item()!r})" if dtype else f"<{type(value).__name__}>"
-    if isinstance(value, Enum):
-        owner = modules.path_of(type(value))
-        return f"={owner}.{value.name}" if owner else f"<{type(value).__name__}>"
-    path = modules.path_of(value)
-    return f"={path}" if path else f"<{getattr(value, '__name__', type(value).__name__)}>"

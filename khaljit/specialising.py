@@ -7,7 +7,8 @@ from collections.abc import Iterable, MutableMapping, Sequence
 from typing import Any, Final
 
 from khaljit.arguments import Signature
-from khaljit.signatures import split_signature, write_signature
+from khaljit.signature_text import write_signature
+from khaljit.signatures import split_signature
 from khaljit.tracer.errors import PerformanceWarning
 
 __all__ = ["keep_within_bounds"]

@@ -78,6 +78,44 @@ def test_a_program_records_what_it_uses(tmp_path: Path) -> None:
     assert os.stat(tmp_path / "manifest.json").st_mtime_ns == before
 
 
+def test_what_a_program_itself_defines_is_recorded(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(
+        "import enum\nimport numpy as np\nimport khaljit as kj\nprint('run')\n"
+        "class Mode(enum.Enum):\n    HALF = 2\n"
+        "@kj.struct\nclass Body:\n    mass: kj.f32\n"
+        "def twice(x):\n    return x * 2.0\n"
+        "@kj.jit\ndef change(a, b, mode, f):\n"
+        "    a[0].mass = f(b.mass) / mode.value\n"
+        "bodies = np.zeros(3, np.dtype(Body))\n"
+        "change[1](kj.device('cpu').zeros(3, Body), Body(2.0), Mode.HALF, twice)\n"
+    )
+    environment = {"KHALJIT_RECORD": "m.json", "KHALJIT_CACHE_DIR": str(tmp_path / "cache")}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "program.py"],
+        cwd=tmp_path,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "run\n"  # once
+    (one,) = [one for one in Manifest.read(tmp_path / "m.json").targets if "change" in one.kernel]
+    assert one.kernel == "program.py:change"
+    assert one.signature == (
+        "program.py:Body[:], program.py:Body, =program.py:Mode.HALF, =program.py:twice"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "khaljit", "warm", "m.json"],
+        cwd=tmp_path,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "there" in done.stdout.splitlines()[-1], done.stdout
+    assert "compiled" not in done.stdout
+
+
 def test_several_processes_record_into_one_file_however_they_end(tmp_path: Path) -> None:
     (tmp_path / "program.py").write_text(SCRIPT)
     environment = {"KHALJIT_RECORD": "manifest.json", "KHALJIT_CACHE_DIR": str(tmp_path / "cache")}

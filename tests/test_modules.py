@@ -84,9 +84,10 @@ def test_the_main_module_is_known_by_what_was_run(
     (folder / "inner").mkdir()
     (folder / "inner" / "main.py").write_text(
         "from khaljit import modules\ndef f(): ...\nprint(modules.path_of(f))\n"
+        "print(modules.find(modules.path_of(f)) is f)\n"
     )
     done = subprocess.run([sys.executable, *command], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{path}\n"
+    assert done.stdout == f"{path}\nTrue\n"  # it was not run again
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ import pytest
 import khaljit as kj
 from khaljit.arguments import Parameters, Signature
 from khaljit.jit import Kernel
-from khaljit.signatures import parse_signature, split_signature, write_signature
+from khaljit.signature_text import write_signature
+from khaljit.signatures import parse_signature, split_signature
 
 
 class Mode(Enum):
@@ -98,6 +99,20 @@ CALLS: list[tuple[Callable[..., None], tuple[Any, ...], str]] = [
         f"{HERE}:Body(f32[:], f32), =(inf, -inf), =i32(3)",
     ),
     (vectors, (np.ones((5, 3), np.float32), (1.0, 2.0), SQUARE), "vec3[:], vec2, f64[:, :]"),
+    (
+        no_annotations,
+        (
+            kj.vec(4, kj.i8)(1, 2, 3, 4),
+            kj.mat3.from_diagonal(kj.vec3(1, 2, 3)),
+            kj.quat(0, 0, 0, 1),
+        ),
+        "vec(4, i8), mat3, quat",
+    ),
+    (
+        no_annotations,
+        (kj.device("cpu").zeros(3, kj.mat(2, 3, kj.f64)), kj.device("cpu").zeros(2, kj.pose3), 1),
+        "mat(2, 3, f64)[:], pose3[:], i32",
+    ),
 ]
 
 
@@ -158,6 +173,9 @@ def test_the_name_of_an_annotated_dataclass_may_be_left_out() -> None:
         ("nowhere.at.all:Body(f32), 1, 2", "no module nowhere"),
         (f"{__name__}:Body(f32), 1, 2", "has 1 parts"),
         (f"={__name__}:nothing, 1, 2", "has no 'nothing'"),
+        ("vec(9, i8), i32, i32", "is no type"),
+        ("mat(2, i8), i32, i32", "is no type"),
+        ("vec(3, quat), i32, i32", "is no type"),
         ("f32[:], open('x'), i32", "neither a type nor a constant"),
         ("f32[:], =__import__('os'), i32", "neither a type nor a constant"),
     ],
