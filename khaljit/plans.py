@@ -126,7 +126,7 @@ class Sample:
                     annotated = self.parameters.annotations[position] is not None
                     rule = "number", (_TYPES[entry.dtype], annotated)
                 else:
-                    rule = "fixed", (_signed(to_bits(entry.dtype, number)),)
+                    rule = "fixed", (_signed(to_bits(entry.dtype, number)), number)
             elif isinstance(entry, ConstEntry):
                 rule = "constant", (value,)
             if rule is None:

@@ -16,6 +16,8 @@ import khaljit as kj
 from khaljit.backends.webgpu import adapters, raw
 from khaljit.backends.webgpu.buffers import RING
 from khaljit.backends.webgpu.device import WebGpuDevice
+from khaljit.extension import NATIVE
+from khaljit.jit import Kernel
 
 Rng = np.random.Generator
 
@@ -378,12 +380,42 @@ def test_remembered_launches_keep_no_array_alive(gpu: WebGpuDevice) -> None:
         double[16](array)
     gpu.synchronize()
     buffer, view = weakref.ref(array.buffer), weakref.ref(array)
-    remembered = len(double._recent)
+    place = array.buffer.address
+    keys = gpu.groups._keys[place]
+    assert any(isinstance(key, bytes) for key in keys) == (NATIVE is not None)
     del array
     gc.collect()
     assert view() is None
     assert buffer() is None
-    assert len(double._recent) == remembered - 1
+    assert place not in gpu.groups._keys
+
+
+def test_launches_that_have_a_plan_are_recorded_as_others(
+    gpu: WebGpuDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @kj.jit
+    def put(x: kj.Array2[kj.f32], a: kj.f32, b: Any, c: kj.i32 = 3) -> None:
+        i, j = kj.index(2)
+        if i < x.shape[0] and j < x.shape[1]:
+            x[i, j] += 100 * a + 10 * kj.f32(b) + kj.f32(c)
+
+    whole = gpu.zeros((4, 6))
+    views = [whole, whole[1:3], whole[:, ::2], whole[3:], whole[:, 5:]]
+    expected = np.zeros((4, 6), np.float32)
+    parts = [expected, expected[1:3], expected[:, ::2], expected[3:], expected[:, 5:]]
+    for turn in range(4):
+        if turn == 2 and NATIVE is not None:
+            monkeypatch.setattr(Kernel, "prepare", _unexpected)
+        for view, part in zip(views, parts, strict=True):
+            put[kj.over(view)](view, turn, np.float32(2))
+            part += 100 * turn + 20 + 3
+            put[kj.over(view)](view, 1.0, np.float32(turn), c=4)
+            part += 100 + 10 * turn + 4
+    assert (whole.numpy() == expected).all()
+
+
+def _unexpected(self: Kernel, *_: Any) -> None:
+    raise AssertionError(self)
 
 
 def test_staging_buffers_are_used_again(gpu: WebGpuDevice, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,9 @@
 /* The native way of a launch: what its parts know of each other.
  *
  * launch.c  kernels, launches and bound launches, as Python sees and calls them
- * plan.c    the launch plan: a table by which arguments are checked and packed, and code is called
+ * plan.c    checking and packing the arguments of a launch by its plan (plan.h)
+ * target.c  running it
+ * table.c   making a plan
  * values.c  what is read straight from the structs of NumPy's arrays and numbers, and of khaljit's
  * pool.c    the threads that help with a launch on the CPU
  *
@@ -95,7 +97,7 @@ extern PyObject *current_device; /* the context variable of `kj.use`; NULL while
 bool is_watched(void);           /* something in this context has to see every launch */
 bool values_are_ready(void);
 
-/* plan.c */
+/* table.c, plan.c */
 
 extern PyTypeObject *plan_type, *pool_type;
 Outcome plan_launch(PyObject *plan, const int64_t *groups, PyObject *const *args, Py_ssize_t count);

@@ -23,6 +23,7 @@ typedef struct {
 } NumpyArray;
 
 #define MOST_WATCHED 16
+#define MOST_MEMORIES 4
 #define WRITEABLE 0x0400 /* NPY_ARRAY_WRITEABLE */
 
 static PyTypeObject *numpy_array;
@@ -36,10 +37,15 @@ PyObject *current_device; /* the context variable of `kj.use`; NULL while it was
 static struct {
     Py_ssize_t device, buffer, dtype, shape, strides, offset;
 } in_array;
-static PyTypeObject *memory_type;
 static struct {
-    Py_ssize_t address, stream, home, read_only;
-} in_memory;
+    PyTypeObject *type;
+    Py_ssize_t address;
+} memories[MOST_MEMORIES]; /* classes of a GPU's memory */
+static int memory_count;
+static PyTypeObject *cuda_memory;
+static struct {
+    Py_ssize_t stream, home, read_only;
+} in_cuda_memory;
 
 /* A slot of an object, borrowed; NULL where it is not set. */
 static inline PyObject *slot(PyObject *object, Py_ssize_t offset)
@@ -141,10 +147,14 @@ static bool read_buffer(PyObject *buffer, Py_ssize_t *address)
         *address = (Py_ssize_t)((NumpyArray *)buffer)->data;
         return true;
     }
-    if (memory_type == NULL || Py_TYPE(buffer) != memory_type) {
+    int kind = 0;
+    while (kind < memory_count && memories[kind].type != Py_TYPE(buffer)) {
+        kind++;
+    }
+    if (kind == memory_count) {
         return false;
     }
-    unsigned long long found = PyLong_AsUnsignedLongLong(slot(buffer, in_memory.address));
+    unsigned long long found = PyLong_AsUnsignedLongLong(slot(buffer, memories[kind].address));
     if (PyErr_Occurred()) {
         PyErr_Clear();
         return false;
@@ -177,12 +187,12 @@ bool read_device_array(
     return place(rule, (uintptr_t)(address + offset), shape, strides, view, extent);
 }
 
-/* Whether a GPU's memory can be used on a stream without waiting or handing back. */
+/* Whether a piece of memory can be used on a stream without waiting or handing back. */
 bool memory_is_on(PyObject *memory, PyObject *stream, bool written)
 {
-    return Py_TYPE(memory) == memory_type && slot(memory, in_memory.stream) == stream &&
-           slot(memory, in_memory.home) == Py_None &&
-           !(written && slot(memory, in_memory.read_only) != Py_False);
+    return Py_TYPE(memory) == cuda_memory && slot(memory, in_cuda_memory.stream) == stream &&
+           slot(memory, in_cuda_memory.home) == Py_None &&
+           !(written && slot(memory, in_cuda_memory.read_only) != Py_False);
 }
 
 bool same_shape(const View *a, const View *b, int ndim)
@@ -413,6 +423,11 @@ static PyObject *watch(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "O!p", &PyContextVar_Type, &variable, &is_device)) {
         return NULL;
     }
+    for (int k = 0; k < watched_count; k++) {
+        if (watched[k] == variable) {
+            Py_RETURN_NONE;
+        }
+    }
     if (is_device) {
         current_device = Py_NewRef(variable);
     }
@@ -427,16 +442,27 @@ static PyObject *watch(PyObject *Py_UNUSED(module), PyObject *args)
     Py_RETURN_NONE;
 }
 
-static PyObject *know_memory(PyObject *Py_UNUSED(module), PyObject *type)
+static PyObject *know_memory(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    PyTypeObject *memory = (PyTypeObject *)type;
-    if ((in_memory.address = offset_of(memory, "address")) < 0 ||
-        (in_memory.stream = offset_of(memory, "stream")) < 0 ||
-        (in_memory.home = offset_of(memory, "home")) < 0 ||
-        (in_memory.read_only = offset_of(memory, "read_only")) < 0) {
+    PyTypeObject *type;
+    int has_streams;
+    if (!PyArg_ParseTuple(args, "O!p", &PyType_Type, &type, &has_streams)) {
         return NULL;
     }
-    memory_type = (PyTypeObject *)Py_NewRef(type);
+    const Py_ssize_t address = offset_of(type, "address");
+    if (address < 0 || memory_count == MOST_MEMORIES) {
+        return address < 0 ? NULL : PyErr_Format(PyExc_OverflowError, "too many kinds of memory");
+    }
+    if (has_streams) {
+        if ((in_cuda_memory.stream = offset_of(type, "stream")) < 0 ||
+            (in_cuda_memory.home = offset_of(type, "home")) < 0 ||
+            (in_cuda_memory.read_only = offset_of(type, "read_only")) < 0) {
+            return NULL;
+        }
+        cuda_memory = type;
+    }
+    memories[memory_count].type = (PyTypeObject *)Py_NewRef(type);
+    memories[memory_count++].address = address;
     Py_RETURN_NONE;
 }
 
@@ -477,7 +503,7 @@ static PyMethodDef functions[] = {
     {"know_numpy", know_numpy, METH_VARARGS, "Take NumPy's array type and types of numbers."},
     {"know_arrays", know_arrays, METH_O, "Take the class of khaljit's arrays."},
     {"watch", watch, METH_VARARGS, "Look at a context variable from now on."},
-    {"know_memory", know_memory, METH_O, "Take the class of a GPU's memory."},
+    {"know_memory", know_memory, METH_VARARGS, "Take a class of a GPU's memory."},
     {"describe_array", describe_array, METH_O, "What is read of a NumPy array, to be compared."},
     {"describe_number", describe_number, METH_O, "What is read of a NumPy number."},
     {NULL},

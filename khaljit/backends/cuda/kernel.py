@@ -57,7 +57,7 @@ MASK: Final = (1 << 64) - 1
 Numbers = Sequence[int | float | bool]
 
 if NATIVE is not None:
-    NATIVE.know_memory(Memory)
+    NATIVE.know_memory(Memory, True)
 
 
 @final

@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import threading
 from collections import OrderedDict
+from collections.abc import Hashable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 import numpy as np
@@ -22,7 +23,6 @@ SMALLEST: Final = 256  # bytes of a staging buffer
 POOLED: Final = 1 << 26  # bytes of staging buffers that are kept for reuse
 RING: Final = 1 << 16  # bytes of parameters in one submission
 BIND_GROUPS: Final = 1024  # kept per device
-FORGETTING: Final = 4 * BIND_GROUPS
 
 
 @final
@@ -46,34 +46,35 @@ class Memory:
 
 @final
 class BindGroups:
-    """Bind groups by what is bound; those of a buffer go when the buffer does.
+    """Bind groups, and what is made with them, by what is bound; they go when a buffer does.
 
-    Keys are numbers: of a pipeline, then of what it binds. So an entry keeps no buffer alive but
-    through the bind group itself, and that is dropped with the first of its buffers.
+    Keys hold numbers of buffers, so an entry keeps none alive but through the bind group itself,
+    and that is dropped with the first of its buffers.
     """
 
     def __init__(self) -> None:
-        self._groups: Final[OrderedDict[tuple[int, ...], Any]] = OrderedDict()
-        self._keys: Final[dict[int, set[tuple[int, ...]]]] = {}
+        self._groups: Final[OrderedDict[Hashable, tuple[Any, list[int]]]] = OrderedDict()
+        self._keys: Final[dict[int, set[Hashable]]] = {}
         self._lock: Final = threading.RLock()  # a buffer may go while one is added
 
     def __len__(self) -> int:
         return len(self._groups)
 
-    def get(self, key: tuple[int, ...]) -> Any:
+    def get(self, key: Hashable) -> Any:
         """What stands there, or None."""
-        return self._groups.get(key)
+        found = self._groups.get(key)
+        return None if found is None else found[0]
 
-    def add(self, key: tuple[int, ...], group: Any, buffers: list[Memory]) -> None:
+    def add(self, key: Hashable, group: Any, buffers: Sequence[Memory]) -> None:
         """Keep a bind group while all its buffers live, and while it is one of the last."""
         with self._lock:
-            self._groups[key] = group
+            self._groups[key] = group, [buffer.address for buffer in buffers]
             for buffer in buffers:
                 buffer.groups = self
                 self._keys.setdefault(buffer.address, set()).add(key)
             if len(self._groups) > BIND_GROUPS:
-                old, _ = self._groups.popitem(last=False)
-                for address in old:
+                old, (_, addresses) = self._groups.popitem(last=False)
+                for address in addresses:
                     self._keys.get(address, set()).discard(old)
 
     def forget(self, address: int) -> None:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import itertools
+import struct
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, final
 
 from khaljit import compiler
 from khaljit.arguments import Operand
-from khaljit.backends.base import Loaded
+from khaljit.backends.base import Loaded, NativeTarget
 from khaljit.backends.webgpu.buffers import Memory
 from khaljit.backends.webgpu.packing import NumberPacker, Pack, packer
 from khaljit.backends.webgpu.pipeline import Pipeline, Prepared, Range, bindings_of
 from khaljit.backends.webgpu.target import WebGpu, interface_of
 from khaljit.cache.artifact import Artifact
+from khaljit.codegen.layout import SLOT
 from khaljit.codegen.webgpu.interface import Interface
+from khaljit.extension import NATIVE
 from khaljit.grids import Grid, Indirect
 from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.ir import Trace
@@ -27,7 +31,12 @@ __all__ = ["MAX_GROUPS", "WebGpuLoaded"]
 MAX_GROUPS: Final = 65535  # workgroups on an axis
 MAX_TOTAL: Final = (1 << 32) - 1  # code that counts them along a line does so in 32 bits
 Bound = Callable[[Sequence[int | float | bool]], None]
+_NUMBERS: Final = itertools.count()  # of kernels, in the keys of their launches
 NO_GRID: Final = (0, 0, 0)  # where the device reads it, the code does not ask the host
+
+
+if NATIVE is not None:
+    NATIVE.know_memory(Memory, False)
 
 
 @final
@@ -72,6 +81,7 @@ class WebGpuLoaded(Loaded):
     def __init__(self, device: WebGpuDevice, artifact: Artifact, trace: Trace) -> None:
         self._device: Final = device
         self._trace: Final = trace
+        self._number: Final = next(_NUMBERS)
         apart = tuple(range(len(trace.arrays)))
         self._plain: Final = _Variant(device, artifact, trace)
         self._variants: Final = {(apart, True, False): self._plain}
@@ -141,6 +151,32 @@ class WebGpuLoaded(Loaded):
             variant, group = self._bound(operands, folded)
         pack = variant.numbers.bind(operands, extents, own)
         return Prepared(variant.pipeline, group, pack, counts)
+
+    def native(self) -> NativeTarget:
+        """`_repeat`, which is given launches that were checked."""
+        return NativeTarget("called", (self._repeat, self._number))
+
+    def _repeat(self, key: bytes, arrays: tuple[Any, ...], numbers: tuple[Any, ...]) -> None:
+        """A launch; the key tells places, shapes and strides of the arrays, and the grid."""
+        device = self._device
+        prepared = device.groups.get(key)
+        if prepared is None:
+            prepared = self._prepare_by(key, arrays)
+        with device.lock:
+            prepared.record(numbers)
+
+    def _prepare_by(self, key: bytes, arrays: tuple[Any, ...]) -> Prepared:
+        _, *slots, x, y, z = struct.unpack(f"={len(key) // SLOT}q", key)
+        operands = []
+        for array in arrays:
+            end = 1 + array.ndim
+            address, shape, strides = slots[0], slots[1:end], slots[end : end + array.ndim]
+            del slots[: end + array.ndim]
+            operands.append(Operand("", array, array.dtype, tuple(shape), tuple(strides), address))
+        prepared = self.prepare(operands, (x, y, z))
+        assert prepared is not None
+        self._device.groups.add(key, prepared, [array.buffer for array in arrays])
+        return prepared
 
     def _bound(self, operands: Sequence[Operand], folded: bool) -> tuple[_Variant, Any]:
         """The program for these arrays, and the bind group of their buffers."""

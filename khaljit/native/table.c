@@ -1,0 +1,299 @@
+/* Making a plan of what `khaljit/plans.py` hands over, and its type. */
+
+#include "plan.h"
+
+PyTypeObject *plan_type;
+unsigned forks;
+
+static bool parse_parameter(Parameter *parameter, PyObject *from, int *array_slot, int *number_slot)
+{
+    const char *kind;
+    PyObject *rest;
+    if (!PyArg_ParseTuple(from, "sO!", &kind, &PyTuple_Type, &rest)) {
+        return false;
+    }
+    ArrayRule *array = &parameter->array;
+    int contiguous, aligned, written, type, annotated;
+    long long bits;
+    switch (kind[0]) {
+    case 'a': /* an array of NumPy's */
+    case 'd': /* of a device */
+        if (!PyArg_ParseTuple(
+                rest, "Oiiiippp", &array->dtype, &array->ndim, &array->lanes,
+                &array->size, &array->shift, &contiguous, &aligned, &written
+            )) {
+            array->dtype = NULL;
+            return false;
+        }
+        Py_INCREF(array->dtype);
+        parameter->kind = kind[0] == 'a' ? NUMPY : DEVICE;
+        array->contiguous = contiguous;
+        array->aligned = aligned;
+        array->written = written;
+        parameter->slot = *array_slot;
+        *array_slot += 1 + 2 * array->ndim;
+        return true;
+    case 'n': /* a number */
+        if (!PyArg_ParseTuple(rest, "ip", &type, &annotated)) {
+            return false;
+        }
+        parameter->kind = NUMBER;
+        parameter->rule = (NumberRule){(NumberType)type, annotated};
+        parameter->slot = (*number_slot)++;
+        return true;
+    case 'f': /* a number that calls do not pass */
+        if (!PyArg_ParseTuple(rest, "LO", &bits, &parameter->value)) {
+            parameter->value = NULL;
+            return false;
+        }
+        Py_INCREF(parameter->value);
+        parameter->kind = FIXED;
+        parameter->bits = bits;
+        parameter->slot = (*number_slot)++;
+        return true;
+    default: /* a constant */
+        if (!PyArg_ParseTuple(rest, "O", &parameter->value)) {
+            parameter->value = NULL;
+            return false;
+        }
+        Py_INCREF(parameter->value);
+        parameter->kind = CONSTANT;
+        return true;
+    }
+}
+
+static bool parse_parameters(Plan *plan, PyObject *from)
+{
+    int array_slot = 0, number_slot = 0, arrays = 0;
+    plan->count = PyTuple_GET_SIZE(from);
+    plan->parameters = PyMem_Calloc((size_t)plan->count + 1, sizeof(Parameter));
+    if (plan->parameters == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    for (Py_ssize_t k = 0; k < plan->count; k++) {
+        Parameter *parameter = &plan->parameters[k];
+        if (!parse_parameter(parameter, PyTuple_GET_ITEM(from, k), &array_slot, &number_slot)) {
+            return false;
+        }
+        if (parameter->kind == NUMPY || parameter->kind == DEVICE) {
+            parameter->number = arrays++;
+        }
+    }
+    for (Py_ssize_t k = 0; k < plan->count; k++) { /* numbers stand behind all arrays */
+        if (plan->parameters[k].kind == NUMBER || plan->parameters[k].kind == FIXED) {
+            plan->parameters[k].slot += array_slot;
+        }
+    }
+    plan->arrays = arrays;
+    plan->array_slots = array_slot;
+    plan->groups_slot = array_slot + number_slot;
+    if (plan->count > MOST_PARAMETERS || plan->groups_slot + 3 > MOST_SLOTS) {
+        PyErr_SetString(PyExc_OverflowError, "too many parameters for a plan");
+        return false;
+    }
+    return true;
+}
+
+static int *parse_firsts(PyObject *from, Py_ssize_t count)
+{
+    int *firsts = PyMem_Calloc((size_t)count + 1, sizeof(int));
+    if (firsts == NULL) {
+        PyErr_NoMemory();
+        return NULL;
+    }
+    for (Py_ssize_t k = 0; k < count && !PyErr_Occurred(); k++) {
+        PyObject *first = PySequence_GetItem(from, k);
+        firsts[k] = first == NULL ? 0 : (int)PyLong_AsLong(first);
+        Py_XDECREF(first);
+    }
+    return firsts;
+}
+
+/* The pairs of arrays to look at in each launch. */
+static bool make_pairs(Plan *plan)
+{
+    const int n = plan->arrays;
+    plan->rules = PyMem_Calloc((size_t)n + 1, sizeof *plan->rules);
+    plan->pairs = PyMem_Calloc((size_t)n * (size_t)n + 1, sizeof *plan->pairs);
+    if (plan->rules == NULL || plan->pairs == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    for (Py_ssize_t k = 0; k < plan->count; k++) {
+        const Parameter *parameter = &plan->parameters[k];
+        if (parameter->kind == NUMPY || parameter->kind == DEVICE) {
+            plan->rules[parameter->number] = &parameter->array;
+        }
+    }
+    for (int b = 0; b < n; b++) {
+        for (int a = 0; a < b; a++) {
+            const bool same = plan->views[a] == plan->views[b];
+            if (same || plan->rules[a]->written || plan->rules[b]->written) {
+                plan->pairs[plan->pair_count++] = (Pair){a, b, same};
+            }
+        }
+    }
+    return true;
+}
+
+static bool parse_guards(Plan *plan, PyObject *from)
+{
+    plan->guards = PyMem_Calloc((size_t)PyTuple_GET_SIZE(from) + 1, sizeof(Guard));
+    if (plan->guards == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(from); k++) {
+        Guard *guard = &plan->guards[k];
+        const char *kind;
+        PyObject *owner, *name, *seen, *asks;
+        if (!PyArg_ParseTuple(
+                PyTuple_GET_ITEM(from, k), "sOOOO", &kind, &owner, &name, &seen, &asks
+            )) {
+            return false;
+        }
+        guard->kind = kind[0] == 'i' && PyDict_CheckExact(owner) ? ITEM
+                      : kind[0] == 'c' && PyCell_Check(owner)    ? CELL
+                      : kind[0] == 'a'                           ? ATTRIBUTE
+                                                                 : OTHER;
+        guard->owner = Py_NewRef(owner);
+        guard->name = Py_NewRef(name);
+        guard->seen = Py_NewRef(seen);
+        guard->guard = Py_NewRef(asks);
+        plan->guard_count = k + 1;
+    }
+    return true;
+}
+
+static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {
+        "parameters", "passed", "shapes", "views",     "guards", "device", "anywhere",
+        "is_default", "wide",   "limit",  "workgroup", "kind",   "target", NULL,
+    };
+    PyObject *parameters, *shapes, *views, *guards, *device, *target;
+    const char *kind;
+    Py_ssize_t passed;
+    int anywhere, is_default, wide;
+    long long limit, x, y, z;
+    if (!values_are_ready()) {
+        PyErr_SetString(PyExc_RuntimeError, "the arrays are not known");
+        return NULL;
+    }
+    if (!PyArg_ParseTupleAndKeywords(
+            args, kwargs, "O!nO!O!O!OpppL(LLL)sO!", names, &PyTuple_Type, &parameters, &passed,
+            &PyTuple_Type, &shapes, &PyTuple_Type, &views, &PyTuple_Type, &guards, &device,
+            &anywhere, &is_default, &wide, &limit, &x, &y, &z, &kind, &PyTuple_Type, &target
+        )) {
+        return NULL;
+    }
+    Plan *plan = (Plan *)type->tp_alloc(type, 0);
+    if (plan == NULL) {
+        return NULL;
+    }
+    plan->device = Py_NewRef(device);
+    plan->passed = passed;
+    plan->anywhere = anywhere;
+    plan->is_default = is_default;
+    plan->wide = wide;
+    plan->limit = limit;
+    plan->workgroup[0] = x, plan->workgroup[1] = y, plan->workgroup[2] = z;
+    for (int axis = 0; axis < 3; axis++) {
+        plan->most_groups[axis] = INT64_MAX / 4 / plan->workgroup[axis];
+    }
+    plan->process = forks;
+    bool good = parse_parameters(plan, parameters);
+    good = good && (plan->shapes = parse_firsts(shapes, plan->arrays)) != NULL;
+    good = good && (plan->views = parse_firsts(views, plan->arrays)) != NULL && !PyErr_Occurred();
+    good = good && make_pairs(plan) && parse_guards(plan, guards);
+    good = good && target_parse(&plan->target, kind, target);
+    if (!good || passed > plan->count) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_ValueError, "more arguments than parameters");
+        }
+        Py_DECREF(plan);
+        return NULL;
+    }
+    return (PyObject *)plan;
+}
+
+static int plan_traverse(Plan *plan, visitproc visit, void *arg)
+{
+    Py_VISIT(Py_TYPE(plan));
+    Py_VISIT(plan->device);
+    for (Py_ssize_t k = 0; plan->parameters != NULL && k < plan->count; k++) {
+        Py_VISIT(plan->parameters[k].array.dtype);
+        Py_VISIT(plan->parameters[k].value);
+    }
+    for (Py_ssize_t k = 0; k < plan->guard_count; k++) {
+        Py_VISIT(plan->guards[k].owner);
+        Py_VISIT(plan->guards[k].name);
+        Py_VISIT(plan->guards[k].seen);
+        Py_VISIT(plan->guards[k].guard);
+    }
+    return target_traverse(&plan->target, visit, arg);
+}
+
+/* A plan never changes, so that a launch in another thread finds it whole: cycles are broken by the
+ * kernel, which holds it. */
+static void plan_dealloc(Plan *plan)
+{
+    PyTypeObject *type = Py_TYPE(plan);
+    PyObject_GC_UnTrack(plan);
+    Py_XDECREF(plan->device);
+    for (Py_ssize_t k = 0; plan->parameters != NULL && k < plan->count; k++) {
+        Py_XDECREF(plan->parameters[k].array.dtype);
+        Py_XDECREF(plan->parameters[k].value);
+    }
+    for (Py_ssize_t k = 0; k < plan->guard_count; k++) {
+        Py_DECREF(plan->guards[k].owner);
+        Py_DECREF(plan->guards[k].name);
+        Py_DECREF(plan->guards[k].seen);
+        Py_DECREF(plan->guards[k].guard);
+    }
+    target_release(&plan->target);
+    PyMem_Free(plan->parameters);
+    PyMem_Free(plan->shapes);
+    PyMem_Free(plan->views);
+    PyMem_Free((void *)plan->rules);
+    PyMem_Free(plan->pairs);
+    PyMem_Free(plan->guards);
+    type->tp_free(plan);
+    Py_DECREF(type);
+}
+
+static PyType_Slot slots_of_type[] = {
+    {Py_tp_doc, "A table by which one kind of launch is checked and run."},
+    {Py_tp_new, plan_new},
+    {Py_tp_dealloc, plan_dealloc},
+    {Py_tp_traverse, plan_traverse},
+    {0, NULL},
+};
+
+static PyType_Spec spec = {
+    .name = "khaljit._native.Plan",
+    .basicsize = sizeof(Plan),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = slots_of_type,
+};
+
+static PyObject *forked(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
+{
+    forks++;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef functions[] = {
+    {"forked", forked, METH_NOARGS, "Plans of the parent process hold no more."},
+    {NULL},
+};
+
+int add_plan(PyObject *module)
+{
+    plan_type = (PyTypeObject *)PyType_FromModuleAndSpec(module, &spec, NULL);
+    if (plan_type == NULL || PyModule_AddType(module, plan_type) < 0) {
+        return -1;
+    }
+    return PyModule_AddFunctions(module, functions);
+}
