@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,23 +10,19 @@ from pathlib import Path
 import pytest
 
 import khaljit as kj
+from tests.examples import EXAMPLES, load
 
 ROOT = Path(__file__).resolve().parent.parent
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+SLOW = ("mandelbrot", "path_tracer", "elliptic_curve")  # `test_kernels.py` runs less of them
 
 
 @pytest.mark.usefixtures("device")
-@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_an_example_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if kj.current_device().kind == "interpreter" and path.stem == "mandelbrot":
-        pytest.skip("the interpreter takes minutes for a picture of this size")
+@pytest.mark.parametrize("name", [path.stem for path in EXAMPLES])
+def test_an_example_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kj.current_device().kind == "interpreter" and name in SLOW:
+        pytest.skip("the interpreter takes minutes for so much")
     monkeypatch.chdir(tmp_path)
-    spec = importlib.util.spec_from_file_location(f"example_{path.stem}", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    module.main()
+    load(name).main()
 
 
 def test_mypy_accepts_the_examples_in_strict_mode() -> None:
@@ -36,6 +32,16 @@ def test_mypy_accepts_the_examples_in_strict_mode() -> None:
         capture_output=True,
         text=True,
         check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_pyright_accepts_the_examples() -> None:
+    pyright = shutil.which("pyright", path=Path(sys.executable).parent)
+    if pyright is None:
+        pytest.skip("pyright is not installed")
+    done = subprocess.run(
+        [pyright, "examples"], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
 

@@ -132,6 +132,32 @@ def test_a_loop_with_else(body: Callable[..., Any], rng: Rng) -> None:
         agree(body, rng)
 
 
+def test_a_loop_with_else_keeps_the_workgroup_together(rng: Rng) -> None:
+    """The loop is left by all at once, so barriers may follow in it, in its else and behind it."""
+
+    @kj.jit(workgroup=32)
+    def kernel(a: kj.Array1[kj.i32], out: kj.Array1[kj.i32], n: kj.i32) -> None:
+        i = kj.global_id(0)
+        for k in range(n):
+            total = kj.workgroup_add(a[i] + k)
+            if total > 40:
+                found = total
+                break
+        else:
+            found = -kj.workgroup_max(a[i])
+        out[i] = found + kj.workgroup_min(a[i])
+
+    a = rng.integers(-5, 5, 96).astype(np.int32)
+    for n in (0, 2, 9):
+        out = np.full(96, 77, np.int32)
+        kernel[96](a, out, n)
+        for group, results in zip(a.reshape(3, 32), out.reshape(3, 32), strict=True):
+            totals = [int(group.sum()) + 32 * k for k in range(n)]
+            late = [total for total in totals if total > 40]
+            found = late[0] if late else -int(group.max())
+            assert results.tolist() == [found + int(group.min())] * 32
+
+
 def last(a: Any, x: Any) -> Any:
     for k in range(12):
         if a[k] > x:
