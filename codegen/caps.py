@@ -51,6 +51,7 @@ class Caps:
         immediates: bytes of parameters that travel with a dispatch itself.
         rounded: f32 is divided, and its roots are taken, with correct rounding.
         subnormals: results of f32 too small for its exponents are kept, not taken for 0.
+        vectors: whether invocations are the lanes of vectors, which take both arms of a branch.
         total_shifts: whether shifts are taken with any amount, past the width too.
         fast: operations that kernels with ``fastmath`` may use besides.
     """
@@ -69,6 +70,7 @@ class Caps:
     immediates: int = 0
     rounded: bool = True
     subnormals: bool = True
+    vectors: bool = False
     total_shifts: bool = False
     fast: frozenset[tuple[Op, DType]] = frozenset()
 
@@ -128,6 +130,7 @@ def _llvm(name: str, *, half: bool, fma: bool, rounding: bool) -> Caps:
         max_workgroup_size=(1024, 1024, 1024),
         shared_bytes=1 << 18,
         subgroups=(1, 2, 4, 8, 16, 32, 64),
+        vectors=True,
     )
 
 

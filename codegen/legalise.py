@@ -19,7 +19,7 @@ from typing import Final, NoReturn
 from khaljit.codegen import fused, integers, remainder, rounding, widen
 from khaljit.codegen.atomics import atomics_on_bits
 from khaljit.codegen.caps import ROWS, Caps
-from khaljit.codegen.math.expand import BRANCHING, Reduced, expand
+from khaljit.codegen.math.expand import BRANCHING, BRIEFLY, Reduced, expand
 from khaljit.codegen.narrow import carry_narrow
 from khaljit.codegen.writing import Writer
 from khaljit.tracer.dtypes import DType, bf16, f16, f32, f64
@@ -149,9 +149,10 @@ class _Elementary(_Expanding):
         return self._expanded(value.op, args)
 
     def _expanded(self, op: Op, args: tuple[Value, ...]) -> Value:
-        self.branches += op in BRANCHING
+        branching = BRANCHING - BRIEFLY if self.caps.vectors else BRANCHING
+        self.branches += op in branching
         fastmath = self.trace.options.fastmath
-        return expand(self.builder, op, args, fastmath, branch=True, reduced=self.reduced)
+        return expand(self.builder, op, args, fastmath, branching, self.reduced)
 
 
 class _Operations(_Expanding):

@@ -413,7 +413,7 @@ def test_a_branch_gives_the_same_bits(op: Op, dtype: DType) -> None:
     ]
 
     def make(builder: Builder, *operands: Value) -> Value:
-        return expand(builder, op, operands, False, branch=True)
+        return expand(builder, op, operands, False, BRANCHING)
 
     trace = pointwise(make, [dtype] * count, dtype)
     assert Op.IF in {effect.op for effect in trace.body.body}

@@ -89,6 +89,28 @@ def test_accesses_are_not_joined_across_what_may_touch_the_same_place(
         assert (got == want).all()
 
 
+@pytest.mark.parametrize("function", [kj.exp, kj.log])
+def test_functions_with_a_branch_of_their_own_go_four_to_a_thread(function: Any) -> None:
+    def body(x: Any, out: Any) -> None:
+        i = kj.global_id(0)
+        if i < out.size:
+            out[i] = function(x[i])
+
+    arguments: list[tuple[str, Argument]] = [
+        ("x", argument(f32, aligned=True)),
+        ("out", argument(f32, aligned=True, same_shape=0)),
+    ]
+    together = recorded(body, arguments)
+    assert emit(together).text.count("ld.global.nc.v4.b32") == 1
+    assert emit(together).text.count("st.global.v4.b32") == 1
+    alone = recorded(body, arguments, workgroup=(32, 1, 1))
+    x = np.array([0, 1, -1, 2.5, np.inf, np.nan, 1e-40, 1e30, 80, -90, 0.5], np.float32)
+    got, want = np.zeros_like(x), np.zeros_like(x)
+    run(together, [x, got], [], (x.size, 1, 1))
+    run(alone, [x, want], [], (1, 1, 1))
+    np.testing.assert_array_equal(got, want)
+
+
 def test_stores_at_multiples_of_four_are_joined() -> None:
     def fill(out: Any) -> None:
         i = kj.global_id(0) * 4

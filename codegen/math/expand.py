@@ -24,12 +24,9 @@ from khaljit.tracer.build import Builder
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
 
-__all__ = ["BRANCHING", "Reduced", "expand"]
+__all__ = ["BRANCHING", "BRIEFLY", "Reduced", "expand"]
 
 _PLAIN: Final[dict[Op, Callable[..., Num]]] = {
-    Op.EXP: exponential.exp,
-    Op.EXP2: exponential.exp2,
-    Op.EXP10: exponential.exp10,
     Op.EXPM1: exponential.expm1,
     Op.LOG1P: logarithm.log1p,
     Op.RSQRT: power.rsqrt,
@@ -52,14 +49,19 @@ _PLAIN: Final[dict[Op, Callable[..., Num]]] = {
 }
 _UNEVEN: Final[dict[Op, Callable[..., Num]]] = {
     Op.TAN: trigonometric.tan,
+    Op.EXP: exponential.exp,
+    Op.EXP2: exponential.exp2,
+    Op.EXP10: exponential.exp10,
     Op.LOG: logarithm.log,
     Op.LOG2: logarithm.log2,
     Op.LOG10: logarithm.log10,
     Op.POW: power.pow_,
 }
 
-# What `expand` can make cheaper by a branch.
+# What `expand` can make cheaper by a branch: the second few only where invocations are no lanes
+# of vectors, which do short work sooner than they branch.
 BRANCHING: Final = frozenset({Op.SIN, Op.COS, *_UNEVEN})
+BRIEFLY: Final = frozenset({Op.EXP, Op.EXP2, Op.EXP10})
 
 # Angles that are already reduced, for sine and cosine of the same angle.
 Reduced = dict[Value, tuple[Num, Num]]
@@ -70,18 +72,18 @@ def expand(
     op: Op,
     args: tuple[Value, ...],
     fastmath: bool,
-    branch: bool = False,
+    branching: frozenset[Op] = frozenset(),
     reduced: Reduced | None = None,
 ) -> Value:
     """The value of an elementary function (one of `MATH`) of f32 or f64 operands.
 
-    Pure values only; but with ``branch`` the functions in `BRANCHING` append an ``if`` to the
+    Pure values only; but functions in ``branching``, some of `BRANCHING`, append an ``if`` to the
     open region of the builder, so their results belong to that region, and what they add to
     ``reduced`` does. With ``fastmath`` sin, cos and tan are meaningful up to arguments of 2**17
     in f32 and 2**32 in f64 only.
     """
     numbers = tuple(Num(builder, arg) for arg in args)
-    rare = Rare.BRANCHED if branch else Rare.SELECTED
+    rare = Rare.BRANCHED if op in branching else Rare.SELECTED
     angles = Rare.IGNORED if fastmath else rare
     if op in (Op.SIN, Op.COS):
         known = {} if reduced is None else reduced

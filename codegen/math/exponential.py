@@ -17,7 +17,9 @@ from khaljit.codegen.math.kit import (
     LOG2_E,
     LOG10_2,
     Num,
+    Rare,
     add_ordered,
+    either,
     fma,
     horner,
     multiply_exactly,
@@ -175,19 +177,35 @@ def scale(y: Num, shifted: Num, small: Num) -> Num:
     return y * bits.reinterpret(form.dtype) * select(small, y.of(2.0**-64), 2.0)
 
 
-def _bounded(x: Num, result: Num, unit: float) -> Num:
-    """The result where x is so far out that k overflowed; ``unit`` is log 2 in units of x.
+def _raised(y: Num, shifted: Num) -> Num:
+    """y * 2**k where that and its neighbours are normal numbers, as `scale` takes them."""
+    bits = y.bits() + (shifted.bits() << y.format.fraction)
+    return bits.reinterpret(y.dtype)
+
+
+def _complete(x: Num, y: Num, shifted: Num, unit: float, rare: Rare) -> Num:
+    """y * 2**k for k next to x / unit: ``unit`` is log 2 in units of x."""
+
+    def slow() -> tuple[Num]:
+        return (_bounded(x, y, shifted, unit),)
+
+    if rare is Rare.SELECTED:
+        return slow()[0]
+    moderate = abs(x) < (x.format.bias - 2.0) * unit
+    (result,) = either(~moderate, rare, slow, (_raised(y, shifted),))
+    return result
+
+
+def _bounded(x: Num, y: Num, shifted: Num, unit: float) -> Num:
+    """The same for any x. Where it is so far out that k overflows, comparisons decide.
 
     Results between the largest finite number and these bounds come out right by themselves.
     """
     form = x.format
+    small = x < -(form.bias - 2.0) * unit
+    result = scale(y, shifted, small)
     result = select(x > (form.bias + 1.25) * unit, x.of(math.inf), result)
     return select(x < -(form.bias + form.precision + 1.0) * unit, x.of(0.0), result)
-
-
-def _is_small(x: Num, unit: float) -> Num:
-    """Whether 2**(x / unit) may be subnormal."""
-    return x < -(x.format.bias - 2.0) * unit
 
 
 def reduce_by_ln2(x: Num) -> tuple[Num, Num, Num]:
@@ -209,15 +227,15 @@ def _exp_of_rest(r: Num) -> Num:
     return fma(r * r, horner(r, _TABLES[r.dtype].exp), r) + 1.0
 
 
-def exp(x: Num) -> Num:
+def exp(x: Num, rare: Rare) -> Num:
     shifted, _, r = reduce_by_ln2(x)
-    return _bounded(x, scale(_exp_of_rest(r), shifted, _is_small(x, LN_2)), LN_2)
+    return _complete(x, _exp_of_rest(r), shifted, LN_2, rare)
 
 
 def moderate_exp(x: Num) -> Num:
     """exp where its result is a normal number."""
     shifted, _, r = reduce_by_ln2(x)
-    return _exp_of_rest(r) * power_of_two(shifted.bits(), x.dtype)
+    return _raised(_exp_of_rest(r), shifted)
 
 
 def exp_of_negative_square(a: Num) -> tuple[Num, Num, Num]:
@@ -229,11 +247,11 @@ def exp_of_negative_square(a: Num) -> tuple[Num, Num, Num]:
     return shifted, high, low
 
 
-def exp2(x: Num) -> Num:
+def exp2(x: Num, rare: Rare) -> Num:
     shifted = x + x.format.shifter
     r = x - (shifted - x.format.shifter)
     y = fma(r, horner(r, _TABLES[x.dtype].exp2), 1.0)
-    return _bounded(x, scale(y, shifted, _is_small(x, 1.0)), 1.0)
+    return _complete(x, y, shifted, 1.0, rare)
 
 
 def _exp2_of_sum(high: Num, low: Num) -> tuple[Num, Num]:
@@ -246,7 +264,7 @@ def _exp2_of_sum(high: Num, low: Num) -> tuple[Num, Num]:
 def exp2_of_sum(high: Num, low: Num) -> Num:
     """2**(high + low) with |low| far below 1; where high is infinite, low may be NaN."""
     y, shifted = _exp2_of_sum(high, low)
-    return _bounded(high, scale(y, shifted, _is_small(high, 1.0)), 1.0)
+    return _bounded(high, y, shifted, 1.0)
 
 
 def exp2_of_product(y: Num, high: Num, low: Num, reach: int) -> tuple[Num, Num]:
@@ -255,9 +273,8 @@ def exp2_of_product(y: Num, high: Num, low: Num, reach: int) -> tuple[Num, Num]:
     shifted = fma(y, high, form.shifter)
     r = fma(y, low, fma(y, high, -(shifted - form.shifter)))
     power = fma(r, horner(r, _TABLES[y.dtype].exp2), 1.0)
-    result = (power.bits() + (shifted.bits() << form.fraction)).reinterpret(y.dtype)
     least = to_bits(form.dtype, form.shifter - reach)
-    return result, shifted.bits() - least >= 2 * reach + 1
+    return _raised(power, shifted), shifted.bits() - least >= 2 * reach + 1
 
 
 def exp2_parts(high: Num, low: Num) -> tuple[Num, Num]:
@@ -266,14 +283,14 @@ def exp2_parts(high: Num, low: Num) -> tuple[Num, Num]:
     return y, shifted.signed_bits() - to_bits(high.dtype, high.format.shifter)
 
 
-def exp10(x: Num) -> Num:
+def exp10(x: Num, rare: Rare) -> Num:
     table = _TABLES[x.dtype]
     high, low = table.log10_2
     shifted = fma(x, LOG2_10, x.format.shifter)
     k = shifted - x.format.shifter
     r = fma(k, -low, fma(k, -high, x))
     y = fma(r, horner(r, table.exp10), 1.0)
-    return _bounded(x, scale(y, shifted, _is_small(x, LOG10_2)), LOG10_2)
+    return _complete(x, y, shifted, LOG10_2, rare)
 
 
 def expm1(x: Num) -> Num:

@@ -17,7 +17,7 @@ After, with four elements, in a grid of a quarter of the threads, each of which 
 
 Invocations run in any order, so those of one thread may run side by side. It is done where it pays:
 all that is read and written at the id is contiguous, aligned, and of scalars of one width, and
-little is computed in between.
+little is computed in between. Other branches may choose values there, and do nothing else.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from khaljit.tracer.ops import OPS, Op
 __all__ = ["coarsen"]
 
 _MOST_ELEMENTS: Final = 4  # that a thread does
-_MOST_OPERATIONS: Final = 64
+_MOST_OPERATIONS: Final = 96
 _MOST_DEPTH: Final = 4
 _WIDE: Final = 16  # bytes of an access
 # Leaves that are the same in all invocations.
@@ -122,6 +122,9 @@ class _Plan:
                 continue
             then, orelse = effect.regions
             condition, ends = effect.args[0], (then.end.op, orelse.end.op)
+            if _is_choice(effect):
+                found.append(effect)
+                continue
             if depth == _MOST_DEPTH or effect.attr:
                 return None
             if ends == (Op.RETURN, Op.YIELD) and not then.body and not orelse.body:
@@ -195,7 +198,7 @@ class _Plan:
             if isinstance(one, _Under):
                 result.append((one.condition, one.holds))
                 result += self._conditions(one.inside)
-            elif one.guard is not None:
+            elif one.op is not Op.IF and one.guard is not None:
                 result += [(atom, True) for atom in self._assumed(one.guard)]
         return list(dict.fromkeys(result))
 
@@ -207,6 +210,10 @@ class _Plan:
         for one in found:
             if isinstance(one, _Under):
                 self._side_by_side(instances, one.inside)
+                continue
+            if one.op is Op.IF:
+                for instance in instances:
+                    instance.choice(one)
                 continue
             rest = None
             if one.guard is not None:
@@ -236,7 +243,10 @@ class _Plan:
         builder = instance.builder
         for one in found:
             if not isinstance(one, _Under):
-                instance.access(one, None if one.guard is None else [one.guard])
+                if one.op is Op.IF:
+                    instance.choice(one)
+                else:
+                    instance.access(one, None if one.guard is None else [one.guard])
                 continue
             test = instance.value(one.condition)
             builder.open()
@@ -247,6 +257,11 @@ class _Plan:
             builder.end(Op.YIELD)
             test = test if one.holds else builder.logical_not(test)
             builder.if_(test, inside, builder.close())
+
+
+def _is_choice(branch: Value) -> bool:
+    """Whether a branch does nothing but choose values."""
+    return all(not region.body and region.end.op is Op.YIELD for region in branch.regions)
 
 
 def _is_own_effect(value: Value) -> bool:
@@ -292,6 +307,20 @@ class _Instance:
         self.builder.at = old.at
         stated = old.dtype if OPS[old.op].result is None else None
         return self.builder.pure(old.op, args, old.attr, stated)
+
+    def choice(self, old: Value) -> None:
+        """A branch that chooses values."""
+        builder = self.builder
+        condition = self.value(old.args[0])
+        arms = []
+        for region in old.regions:
+            results = tuple(self.value(result) for result in region.end.args)
+            builder.open()
+            builder.end(Op.YIELD, results)
+            arms.append(builder.close())
+        results = builder.if_(condition, *arms)
+        if results:
+            self._known[old] = results[0].args[0]
 
     def access(self, old: Value, guards: list[Value] | None) -> None:
         """A load or store, under some of its guards."""
