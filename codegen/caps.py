@@ -243,7 +243,8 @@ _PTX_HALF_OPS: Final = (
 )
 _PTX_EXTREMES: Final = frozenset({Op.MIN, Op.MAX, Op.MINIMUM, Op.MAXIMUM})
 _PTX_FAST: Final = frozenset(
-    {Op.RSQRT, Op.EXP, Op.EXP2, Op.EXP10, Op.LOG, Op.LOG2, Op.LOG10, Op.SIN, Op.COS, Op.TAN}
+    {Op.EXP, Op.EXP2, Op.EXP10, Op.LOG, Op.LOG2, Op.LOG10, Op.POW, Op.RSQRT}
+    | {Op.SIN, Op.COS, Op.TAN}
 )
 _MOVES: Final = frozenset({"load", "store", "exchange", "compare_exchange"})
 

@@ -174,6 +174,7 @@ _FAST: Final = {
     Op.LOG2: "lg2.approx.ftz.f32 {d}, {0};",
     Op.LOG: f"lg2.approx.ftz.f32 {{x}}, {{0}};\nmul.rn.f32 {{d}}, {{x}}, {_LN_2};",
     Op.LOG10: f"lg2.approx.ftz.f32 {{x}}, {{0}};\nmul.rn.f32 {{d}}, {{x}}, {_LOG10_2};",
+    Op.POW: "lg2.approx.ftz.f32 {x}, {0};\nmul.rn.f32 {x}, {x}, {1};\nex2.approx.ftz.f32 {d}, {x};",
     Op.SIN: "sin.approx.ftz.f32 {d}, {0};",
     Op.COS: "cos.approx.ftz.f32 {d}, {0};",
     Op.TAN: "sin.approx.ftz.f32 {x}, {0};\ncos.approx.ftz.f32 {d}, {0};\n"
