@@ -341,6 +341,21 @@ def test_special_values_are_those_of_c(op: Op, dtype: DType) -> None:
 
 
 @pytest.mark.parametrize("dtype", _DTYPES, ids=str)
+@pytest.mark.parametrize("op", _FUNCTIONS, ids=str)
+def test_any_nan_gives_nan(op: Op, dtype: DType) -> None:
+    """Whatever its sign and its other bits are: they must not be taken for a number's."""
+    rng = np.random.default_rng(_SEED)
+    unsigned = np.dtype(f"u{dtype.size}").type
+    random = rng.integers(0, 1 << dtype.bits, 500, unsigned)
+    nan = np.array(math.inf, dtype.numpy).view(unsigned) | random | unsigned(1)
+    x = nan.view(dtype.numpy)
+    other = rng.uniform(0.5, 2, 500).astype(dtype.numpy)
+    assert np.isnan(_compute(op, dtype, x, *([other] if op in _TWO else []))).all()
+    if op in _TWO:
+        assert np.isnan(_compute(op, dtype, other, x)).all()
+
+
+@pytest.mark.parametrize("dtype", _DTYPES, ids=str)
 @pytest.mark.parametrize(
     "op",
     sorted(

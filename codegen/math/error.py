@@ -1,7 +1,7 @@
 """erf, erfc.
 
-erf: an odd polynomial near 0; beyond it 1 - exp(-p(|x|)) with a polynomial p, since the logarithm
-of erfc is close to one.
+erf: an odd polynomial near 0; beyond it 1 - 2**-p(|x|) with a polynomial p, since the logarithm of
+erfc is close to one.
 
 erfc: 1 - erf near 0; beyond it exp(-x**2), with x**2 to twice the precision, times a function that
 varies slowly in (x - p) / (x + p) (Schonfelder 1978).
@@ -12,7 +12,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, final
 
-from khaljit.codegen.math.exponential import exp_of_negative_square, moderate_exp, scale
+from khaljit.codegen.math.exponential import (
+    exp2_of_negative_product,
+    exp_of_negative_square,
+    scale,
+)
 from khaljit.codegen.math.kit import LN_2, Num, add_ordered, fma, horner, select, with_sign
 from khaljit.tracer.dtypes import DType, f32, f64
 
@@ -28,7 +32,7 @@ class _Table:
         split: where the two ways of erf meet.
         near: erf(x) / x - 1 in z = x**2 below the split; relative error of erf 2**-30, 2**-55.5.
         limit: erf rounds to 1 from here on.
-        far: -log(erfc(x)) / x from the split to the limit; relative error of erf 2**-30.3, 2**-59.
+        far: -log2(erfc(x)) / x from the split to the limit; relative error of erf 2**-30.3, 2**-59.
         pole: p in the next ones.
         last: erfc rounds to 0 from here on.
         start, scaled: exp(x**2) erfc(x) (1 + 3/2 x) = start + t scaled(t), the former a high and a
@@ -60,13 +64,13 @@ _TABLES: Final[dict[DType, _Table]] = {
         ),
         4.0,
         (
-            1.1286485e00,
-            6.351512e-01,
-            1.0623704e-01,
-            -2.3762185e-02,
-            3.64251e-03,
-            -3.2281532e-04,
-            1.1232437e-05,
+            1.6282955,
+            0.9163295,
+            0.15326765,
+            -0.034281585,
+            0.005255031,
+            -0.00046572406,
+            1.6204982e-05,
         ),
         2.0,
         10.2,
@@ -102,26 +106,26 @@ _TABLES: Final[dict[DType, _Table]] = {
         ),
         6.0,
         (
-            1.1283792175892797,
-            0.6366191964608868,
-            0.1027757012063659,
-            -0.01913889984039208,
-            -0.00018437781288258164,
-            0.001652136332323564,
-            -0.0005294090034281295,
-            -4.050807731107362e-05,
-            0.00012285515644254422,
-            -7.117178850522409e-05,
-            2.705566450976755e-05,
-            -7.761941547296634e-06,
-            1.7484980532216534e-06,
-            -3.1184182677249344e-07,
-            4.368006071044771e-08,
-            -4.703850269249866e-09,
-            3.751671407877098e-10,
-            -2.079798779670694e-11,
-            7.114809917208343e-13,
-            -1.1219634492057982e-14,
+            1.6279071014582225,
+            0.9184473576688381,
+            0.14827399445430994,
+            -0.02761159588780423,
+            -0.0002660009562956538,
+            0.002383528893515686,
+            -0.0007637757438477307,
+            -5.844080225263265e-05,
+            0.00017724252494729633,
+            -0.00010267918632768493,
+            3.903307301619717e-05,
+            -1.1198114577954861e-05,
+            2.522549470386886e-06,
+            -4.4989265702643147e-07,
+            6.301700697269176e-08,
+            -6.786221456530997e-09,
+            5.412517735189205e-10,
+            -3.000515385477828e-11,
+            1.0264500984424092e-12,
+            -1.6186511042278816e-14,
         ),
         4.0,
         27.4,
@@ -159,8 +163,8 @@ def erf(x: Num) -> Num:
     z = x * x
     near = fma(magnitude, horner(z, table.near), magnitude)
     a = select(magnitude > table.limit, x.of(table.limit), magnitude)
-    far = 1.0 - moderate_exp(-(a * horner(a, table.far)))
-    return with_sign(select(magnitude < table.split, near, far), x)
+    far = 1.0 - exp2_of_negative_product(a, horner(a, table.far))
+    return with_sign(select(magnitude >= table.split, far, near), x)
 
 
 def erfc(x: Num) -> Num:

@@ -33,6 +33,7 @@ from khaljit.tracer.dtypes import DType, f32, f64
 __all__ = [
     "exp",
     "exp2",
+    "exp2_of_negative_product",
     "exp2_of_product",
     "exp2_of_sum",
     "exp2_parts",
@@ -233,7 +234,7 @@ def exp(x: Num, rare: Rare) -> Num:
 
 
 def moderate_exp(x: Num) -> Num:
-    """exp where its result is a normal number."""
+    """exp where its result is a normal number; of NaN anything."""
     shifted, _, r = reduce_by_ln2(x)
     return _raised(_exp_of_rest(r), shifted)
 
@@ -275,6 +276,14 @@ def exp2_of_product(y: Num, high: Num, low: Num, reach: int) -> tuple[Num, Num]:
     power = fma(r, horner(r, _TABLES[y.dtype].exp2), 1.0)
     least = to_bits(form.dtype, form.shifter - reach)
     return _raised(power, shifted), shifted.bits() - least >= 2 * reach + 1
+
+
+def exp2_of_negative_product(a: Num, b: Num) -> Num:
+    """2**(-a b) where that is a normal number; of NaN anything."""
+    shifter = a.format.shifter
+    shifted = fma(-a, b, shifter)
+    r = fma(-a, b, shifter - shifted)
+    return _raised(fma(r, horner(r, _TABLES[a.dtype].exp2), 1.0), shifted)
 
 
 def exp2_parts(high: Num, low: Num) -> tuple[Num, Num]:

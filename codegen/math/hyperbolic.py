@@ -145,7 +145,7 @@ def tanh(x: Num) -> Num:
     large = 1.0 - 2.0 / (moderate_exp(doubled) + 1.0)
     z = x * x
     small = fma(magnitude * z, horner(z, table.tanh), magnitude)
-    return with_sign(select(magnitude < 0.55, small, large), x)
+    return with_sign(select(magnitude >= 0.55, large, small), x)
 
 
 def asinh(x: Num) -> Num:
