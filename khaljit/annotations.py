@@ -80,7 +80,9 @@ class _ArrayAnnotation:
 
 
 def array_of(element: Any, ndim: int | None) -> ArrayOf:
-    """The annotation of an array with these elements and axes."""
+    """The annotation of an array with these elements, or with ``Any``, and axes."""
+    if element is Any:
+        return ArrayOf(None, ndim)
     if not is_kind(element):
         raise ArgumentTypeError(
             f"{element!r} is no element type of an array",
@@ -112,7 +114,7 @@ class Const:
     """``kj.Const[int]``: a parameter whose value specialises the kernel."""
 
     def __class_getitem__(cls, kind: Any) -> ConstOf:
-        return ConstOf(kind)
+        return ConstOf(None if kind is Any else kind)
 
 
 _BARE: Final[dict[Any, Annotation]] = {

@@ -28,7 +28,10 @@ from tests.ptx_matrix import REPORT
 from tests.ptx_tools import SMS, argument, assemble, emit, recorded, tool
 
 ROOT = Path(__file__).resolve().parent.parent
-MATRIX = ("matrix", "matrix_memory", "matrix_functions", "language", "host")
+MATRIX = (
+    *("matrix", "matrix_memory", "matrix_functions", "language", "host"),
+    *("structs", "linear", "struct_kernels"),
+)
 FEWEST = 500  # kernels of the matrix
 
 
