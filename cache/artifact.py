@@ -22,7 +22,6 @@ import json
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import IO, Any, Final, final
 
@@ -118,7 +117,6 @@ class Artifact:
 
 
 @final
-@dataclass(frozen=True, slots=True)
 class Head:
     """What stands at the beginning of an entry, for lists; not checked.
 
@@ -127,10 +125,19 @@ class Head:
         about: see `Artifact`.
     """
 
-    material: bytes
-    about: Mapping[str, Any]
-    tool: tuple[str, str] | None
-    shipped: bool
+    __slots__ = ("about", "material", "shipped", "tool")
+
+    def __init__(
+        self,
+        material: bytes,
+        about: Mapping[str, Any],
+        tool: tuple[str, str] | None,
+        shipped: bool,
+    ) -> None:
+        self.material: Final = material
+        self.about: Final = about
+        self.tool: Final = tool
+        self.shipped: Final = shipped
 
 
 def pack(key: Key, artifact: Artifact) -> bytes:

@@ -18,9 +18,8 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
@@ -37,9 +36,10 @@ from khaljit.cache.writer import Writer
 
 if TYPE_CHECKING:
     from khaljit.cache.flight import Lease
+    from khaljit.cache.info import Info
     from khaljit.cache.remote import Remote
 
-__all__ = ["Building", "Found", "Info", "Store", "Tools"]
+__all__ = ["Building", "Found", "Store", "Tools"]
 
 MEMORY_LIMIT: Final = 256 << 20
 """Bytes of artifacts that are kept in memory."""
@@ -49,37 +49,13 @@ WAIT: Final = 30.0
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Info:
-    """What a store holds, and how it did in this process.
-
-    Attributes:
-        directory: where it is; None where it is in memory alone.
-        limit: most bytes.
-        entries_limit: most entries.
-        remote: the second tier; None where there is none.
-        sources: how many hits were found where, see `Found.outcome`.
-        reasons: how many misses had which reason.
-    """
-
-    directory: str | None
-    entries: int
-    bytes: int
-    limit: int
-    entries_limit: int
-    remote: str | None
-    hits: int
-    misses: int
-    sources: Mapping[str, int]
-    reasons: Mapping[str, int]
-
-
-@final
-@dataclass(slots=True)
 class Building:
     """The right to build an entry; or what another built while this waited for it."""
 
-    found: Found
+    __slots__ = ("found",)
+
+    def __init__(self, found: Found) -> None:
+        self.found: Final = found
 
     @property
     def artifact(self) -> Artifact | None:
@@ -256,6 +232,8 @@ class Store:
 
     def info(self) -> Info:
         """What it holds, and how it did in this process."""
+        from khaljit.cache.info import Info  # for those who ask
+
         sizes = [status.st_size for _, status in self.files.all()] if self.files else []
         with self._lock:
             outcomes = dict(self._outcomes)

@@ -9,7 +9,7 @@ To add a target: its row in `ROWS`. To add an operation that a target takes: its
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final, final
 
 from khaljit.tracer.dtypes import (
@@ -24,6 +24,7 @@ from khaljit.tracer.dtypes import (
 )
 from khaljit.tracer.ir import ATOMICS
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["ROWS", "Caps", "row", "webgpu", "webgpu_named"]
 

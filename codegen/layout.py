@@ -8,10 +8,10 @@ Host packing and all code generators read the offsets from here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.tracer.ir import Trace
+from khaljit.tracer.records import dataclass
 
 __all__ = ["SLOT", "ParameterBlock"]
 

@@ -6,11 +6,11 @@ everywhere. A `Program` holds all that a backend needs to assemble, load and lau
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Protocol, final
 
 from khaljit.codegen.webgpu.interface import Interface
 from khaljit.tracer.ir import Trace
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Emitter", "Program"]
 

@@ -14,12 +14,12 @@ import inspect
 import types
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, final
 
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.elements import ElementType, is_kind, is_struct, name_of
 from khaljit.tracer.errors import ArgumentTypeError
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.vectors import VectorType
 
 __all__ = [

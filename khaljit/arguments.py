@@ -12,7 +12,7 @@ import dataclasses
 import inspect
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from functools import cache
 from types import FunctionType
@@ -50,6 +50,7 @@ from khaljit.tracer.record import (
     ScalarArgument,
     ValueArgument,
 )
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.structs import (
     as_elements,
     host_scalars,

@@ -10,15 +10,14 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 from khaljit.backends.base import Target
 from khaljit.cache.artifact import Artifact
 from khaljit.cache.errors import CacheStoreError
 from khaljit.cache.keys import Key
-from khaljit.cache.store import Found, Info, Store
+from khaljit.cache.store import Found, Store
 from khaljit.codegen.reports import with_reports
 from khaljit.keying import key_of
 from khaljit.logs import log, wants
@@ -33,6 +32,10 @@ from khaljit.tracer.errors import (
 )
 from khaljit.tracer.ir import Trace
 from khaljit.tracer.passes.contract import contract
+from khaljit.tracer.records import dataclass
+
+if TYPE_CHECKING:
+    from khaljit.cache.info import Info
 
 __all__ = [
     "COUNTS",
@@ -78,7 +81,7 @@ def store() -> Store:
 
 
 def cache_info() -> Info:
-    """What the cache holds, and how it did in this process: see `khaljit.cache.store.Info`.
+    """What the cache holds, and how it did in this process: see `khaljit.cache.info.Info`.
 
     >>> import khaljit as kj
     >>> info = kj.cache_info()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -16,6 +15,7 @@ from khaljit.graphs.capture import capture_of, refuse
 from khaljit.grids import Grid, Indirect
 from khaljit.profiling import profile_of
 from khaljit.tracer.recorder import Guard
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Dispatch", "is_watched"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import platform
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Final, final
 
@@ -20,6 +19,7 @@ from khaljit import compiler
 from khaljit.backends.base import Device
 from khaljit.backends.webgpu import adapters
 from khaljit.tracer.errors import DeviceError, KhaljitError
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Finding", "adapter_facts", "examine"]
 

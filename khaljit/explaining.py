@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
 from khaljit import compiler
@@ -13,6 +13,7 @@ from khaljit.cache.catalog import Catalog, Entry
 from khaljit.cache.keys import parts_of
 from khaljit.origin import Origin
 from khaljit.tracer.ir import Trace
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Explanation", "explain"]
 

@@ -25,7 +25,6 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from khaljit.annotations import ArrayOf
@@ -39,6 +38,7 @@ from khaljit.signatures import parse_annotation, split_signature
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.intrinsics.vectors import VectorType
+from khaljit.tracer.records import dataclass
 
 if TYPE_CHECKING:
     from khaljit.backends.base import Device, Loaded

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
 
 from khaljit.graphs.capture import unwatched
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Grid", "Indirect", "Workgroups", "groups_of", "over", "parse_grid"]
 

@@ -14,7 +14,6 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import FunctionType
 from typing import Any, Final, final
 
@@ -42,6 +41,7 @@ from khaljit.tracer.ops import Op
 from khaljit.tracer.passes.contract import contract
 from khaljit.tracer.record import Recording, record
 from khaljit.tracer.recorder import recording, user_site
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Kernel", "Launch", "Workgroup", "check_operands", "jit", "parse_workgroup"]
 

@@ -6,12 +6,12 @@ import os
 import time
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final, final
 
 from khaljit import modules
 from khaljit.arguments import Signature
 from khaljit.signature_text import write_signature
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Origin"]
 

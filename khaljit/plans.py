@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
@@ -36,6 +35,7 @@ from khaljit.tracer.dtypes import by_numpy
 from khaljit.tracer.elements import element_of, tail
 from khaljit.tracer.record import ScalarArgument
 from khaljit.tracer.recorder import Attribute, Cell, Guard, Item
+from khaljit.tracer.records import dataclass
 
 __all__ = ["NativePlans", "Plan", "Sample"]
 

@@ -10,11 +10,11 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import Token
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
 
 from khaljit.extension import Watched
+from khaljit.tracer.records import dataclass
 
 if TYPE_CHECKING:
     from khaljit.backends.base import Device, Timer

@@ -26,7 +26,7 @@ import ast
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Final, final
 
 from khaljit import modules
@@ -44,6 +44,7 @@ from khaljit.tracer.dtypes import ALL, DType, fixed_array
 from khaljit.tracer.elements import ElementType, is_kind
 from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.intrinsics import matrices, poses, quaternions
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.structs import is_field_name, unnamed_struct
 from khaljit.tracer.vectors import VECTORS, VectorType, vec
 

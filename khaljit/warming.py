@@ -19,7 +19,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import redirect_stdout
-from dataclasses import dataclass
 from functools import lru_cache
 from types import ModuleType
 from typing import Final, Literal, final
@@ -29,6 +28,7 @@ from khaljit.devices import target as target_of
 from khaljit.jit import Kernel, jit
 from khaljit.manifest import Manifest, Specialisation
 from khaljit.tracer.errors import ArgumentValueError, KhaljitError
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Outcome", "Work", "collect", "load_kernel", "warm"]
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, final
 
 from khaljit.tracer.dtypes import DType, bf16, bool_, f16, f32, f64, index
 from khaljit.tracer.errors import Site
 from khaljit.tracer.ir import Access, Memory, Region, Value
 from khaljit.tracer.ops import ENDS, OPS, Op, TypingError
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Builder", "constant", "to_bits", "to_number"]
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
+
+from khaljit.tracer.records import dataclass
 
 __all__ = [
     "ALL",

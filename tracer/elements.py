@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, TypeVar, cast, final
 
@@ -21,6 +20,7 @@ import numpy as np
 
 from khaljit.tracer.dtypes import DType, FixedArray
 from khaljit.tracer.ir import Element
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.vectors import VectorType
 
 __all__ = [

@@ -8,7 +8,6 @@ when the loop closes, and filled in then.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import final
 
 from khaljit.tracer.dtypes import DType, bool_, i32
@@ -16,6 +15,7 @@ from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
 from khaljit.tracer.proxy import Scalar, is_literal
 from khaljit.tracer.recorder import Recorder, user_site
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.state import (
     UNSET,
     ChangedError,

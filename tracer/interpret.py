@@ -19,7 +19,7 @@ Large grids run in chunks of whole workgroups, which is one of the orders in whi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from operator import itemgetter
 from typing import Any, Final, TypeAlias, final
 
@@ -42,6 +42,7 @@ from khaljit.tracer.ir import (
 from khaljit.tracer.lanes import Grid, collective
 from khaljit.tracer.numerics import from_bits, from_memory, held, meaning, memory_type, to_memory
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.rendering import render
 from khaljit.tracer.storage import (
     Cell,

@@ -36,12 +36,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, final
 
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import Site
 from khaljit.tracer.ops import OPS, Op
+from khaljit.tracer.records import dataclass
 
 __all__ = [
     "ATOMICS",

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import numpy as np
@@ -33,6 +32,7 @@ from khaljit.tracer.elements import (
 from khaljit.tracer.ir import Access, Memory, Space, Value
 from khaljit.tracer.proxy import Proxy, Scalar, Vector, describe, fail, swizzle
 from khaljit.tracer.recorder import Recorder
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.structs import assemble, scalars_of
 from khaljit.tracer.vectors import VectorType
 

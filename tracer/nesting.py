@@ -5,11 +5,11 @@ Regions know what is inside them; a `Place` knows what a region is inside of.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
 
 from khaljit.tracer.ir import Region, Value
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Place", "is_unreachable", "meet", "places"]
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, final
+
+from khaljit.tracer.records import dataclass
 
 __all__ = ["BINARY", "UNARY", "Binary", "Traced", "in_place", "two"]
 

@@ -18,10 +18,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 
 from khaljit.tracer.dtypes import DType, Kind, bool_, i32, index
+from khaljit.tracer.records import dataclass
 
 __all__ = ["COMPARISONS", "ENDS", "MATH", "OPS", "Op", "OpInfo", "TypingError"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, NoReturn, final
 
 from khaljit.tracer.build import to_bits
@@ -30,6 +30,7 @@ from khaljit.tracer.ir import (
     Value,
 )
 from khaljit.tracer.ops import ENDS, Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["FLAGS", "MEMORY_OPS", "parse"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import FrameType, FunctionType, TracebackType
 from typing import Any, Final, final
 
@@ -28,6 +27,7 @@ from khaljit.tracer.ops import Op
 from khaljit.tracer.passes.report_bounds import report_bounds
 from khaljit.tracer.proxy import Scalar
 from khaljit.tracer.recorder import _CURRENT, Guard, Recorder, is_own
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.structs import assemble
 from khaljit.tracer.vectors import VectorType
 

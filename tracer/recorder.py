@@ -12,7 +12,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import CellType, FrameType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -22,6 +22,7 @@ from khaljit.tracer.build import Builder
 from khaljit.tracer.errors import Site, TraceError
 from khaljit.tracer.ir import Element, Memory, Space, Value
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 if TYPE_CHECKING:
     from khaljit.tracer.flow import Construct

@@ -15,12 +15,12 @@ from __future__ import annotations
 import ast
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import CodeType, FunctionType
 from typing import Any, Final, NoReturn, TypeVar, final
 from weakref import WeakKeyDictionary
 
 from khaljit.tracer.errors import Site, TraceError
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.scopes import assigned, bound, jumps
 from khaljit.tracer.source import (
     FunctionNode,

@@ -13,12 +13,12 @@ Since pure values are total, raising one out of a loop that never runs only cost
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.tracer.ir import Region, Trace, Value, values
 from khaljit.tracer.nesting import Place, meet, places
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["CODELESS", "Schedule", "schedule"]
 

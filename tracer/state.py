@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
@@ -22,6 +21,7 @@ from khaljit.tracer.hostvectors import HostVector
 from khaljit.tracer.ir import Value
 from khaljit.tracer.proxy import Scalar, Vector, describe, is_literal
 from khaljit.tracer.recorder import Recorder, recording, user_site
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.structs import field_values, is_instance, make
 
 __all__ = ["UNSET", "ChangedError", "Shape", "convert", "flatten", "merge", "same", "unflatten"]

@@ -9,7 +9,6 @@ window seen as an array of that scalar's type, so that an access is one fancy in
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final, final
 
 import numpy as np
@@ -20,6 +19,7 @@ from khaljit.tracer.floats import Array
 from khaljit.tracer.ir import Memory
 from khaljit.tracer.numerics import from_memory, meaning, memory_type, to_memory
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Cell", "Window", "apply_atomic", "block_window", "host_window", "table_window"]
 

@@ -33,13 +33,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.ir import AtomicAccess, Region, Space, Trace, Value, values
 from khaljit.tracer.nesting import Place, is_unreachable, places
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["MAX_STRIDE", "Scope", "Uniformity", "analyse"]
 

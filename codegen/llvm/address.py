@@ -6,7 +6,6 @@ each unit of the element's alignment, so that accesses at the same offset are co
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.llvm.code import Code
@@ -16,6 +15,7 @@ from khaljit.codegen.llvm.values import Held, Mask
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.ir import Memory, Space, Value
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Address", "Guard", "address", "guard", "leaf_type", "narrowed", "part_pointers"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, final
 
 from khaljit.codegen.layout import ParameterBlock
@@ -19,6 +19,7 @@ from khaljit.codegen.llvm.writer import Writer
 from khaljit.tracer.dtypes import DType, bool_, i32, i64
 from khaljit.tracer.ir import Memory, Region, Space, Trace, Value, effects, values
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.uniformity import Scope, Uniformity
 
 __all__ = ["Arena", "Code", "Place"]

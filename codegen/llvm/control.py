@@ -12,7 +12,7 @@ blends its results. All others are plain loops.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import islice
 from typing import Final, final
 
@@ -27,6 +27,7 @@ from khaljit.codegen.llvm.strided import find_group, store_group
 from khaljit.codegen.llvm.values import Held, Mask
 from khaljit.tracer.ir import Region, Value, effects
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.uniformity import Scope
 
 __all__ = ["Escape", "Loop", "Walk"]

@@ -9,7 +9,6 @@ the caller's back at the end.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.llvm.code import Code
@@ -17,6 +16,7 @@ from khaljit.codegen.llvm.control import Walk
 from khaljit.codegen.llvm.forms import TYPES
 from khaljit.codegen.llvm.values import Mask
 from khaljit.tracer.ir import values
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Item", "for_each_item", "run_lanes", "versions"]
 

@@ -6,7 +6,6 @@ flow to it are held as.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.llvm.code import Code
@@ -15,6 +14,7 @@ from khaljit.codegen.llvm.values import Held, Mask
 from khaljit.codegen.llvm.writer import Writer
 from khaljit.tracer.dtypes import f32, f64
 from khaljit.tracer.ir import Value
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Edge", "Flow", "Names", "position"]
 

@@ -15,7 +15,6 @@ moving them needs no instructions of their own.
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.tracer.build import to_number
@@ -38,6 +37,7 @@ from khaljit.tracer.dtypes import (
     u64,
 )
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["APPROXIMATE", "FORMS", "STORED", "TYPES", "Width", "literal"]
 

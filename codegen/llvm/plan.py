@@ -16,7 +16,7 @@ workgroup moves there at the end of a segment.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, TypeAlias, final
 
 from khaljit.codegen.llvm.code import Code
@@ -24,6 +24,7 @@ from khaljit.codegen.llvm.control import own_ends
 from khaljit.codegen.llvm.flow import position
 from khaljit.tracer.ir import Region, Value, effects, values
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.uniformity import Scope
 
 __all__ = ["Plan", "Segment", "has_barrier"]

@@ -8,7 +8,6 @@ so that nothing is written that the kernel does not write. Both only where all l
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.llvm.address import guard, leaf_type, part_pointers
@@ -18,6 +17,7 @@ from khaljit.codegen.llvm.values import Held
 from khaljit.tracer.dtypes import bool_
 from khaljit.tracer.ir import Space, Value
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Steps", "find_group", "find_steps", "load_strided", "store_group"]
 

@@ -8,8 +8,9 @@ differs is the calling convention and a few registers to leave alone. To add a l
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import Final, final
+
+from khaljit.tracer.records import dataclass
 
 __all__ = ["LEVELS", "CpuTarget", "Level"]
 

@@ -11,7 +11,6 @@ not come that way. Masks are tuples of vectors; None where all lanes are active.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.llvm.forms import TYPES, Width, literal
@@ -19,6 +18,7 @@ from khaljit.codegen.llvm.writer import Writer
 from khaljit.tracer.dtypes import DType, bool_
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["SCALAR", "Held", "Lanes", "Mask", "Values"]
 

@@ -9,7 +9,6 @@ varies slowly in (x - p) / (x + p) (Schonfelder 1978).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.math.exponential import (
@@ -19,6 +18,7 @@ from khaljit.codegen.math.exponential import (
 )
 from khaljit.codegen.math.kit import LN_2, Num, add_ordered, fma, horner, select, with_sign
 from khaljit.tracer.dtypes import DType, f32, f64
+from khaljit.tracer.records import dataclass
 
 __all__ = ["erf", "erfc"]
 

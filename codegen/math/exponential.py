@@ -8,7 +8,6 @@ exp r from a minimax polynomial; 2**k from its bits. Nothing divides, and k is n
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.math.kit import (
@@ -29,6 +28,7 @@ from khaljit.codegen.math.kit import (
 )
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import DType, f32, f64
+from khaljit.tracer.records import dataclass
 
 __all__ = [
     "exp",

@@ -14,7 +14,6 @@ error is relative to the terms that cancel, lgamma(|x|) or 1.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.math.exponential import exp2_parts
@@ -32,6 +31,7 @@ from khaljit.codegen.math.logarithm import log_of_positive
 from khaljit.codegen.math.power import log2_of_positive
 from khaljit.tracer.dtypes import DType, f32, f64
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["lgamma", "tgamma"]
 

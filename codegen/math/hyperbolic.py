@@ -9,13 +9,13 @@ The inverse functions are log1p of an argument that is kept as a sum of two numb
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.math.exponential import moderate_exp, reduce_precisely_by_ln2
 from khaljit.codegen.math.kit import Num, add_ordered, fma, horner, select, with_sign
 from khaljit.codegen.math.logarithm import log1p_of_sum
 from khaljit.tracer.dtypes import DType, f32, f64
+from khaljit.tracer.records import dataclass
 
 __all__ = ["acosh", "asinh", "atanh", "cosh", "sinh", "tanh"]
 

@@ -6,11 +6,11 @@ whose subtraction is exact. atan: an odd polynomial up to 1; beyond it atan x = 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.math.kit import Num, add_ordered, fma, horner, select, with_sign
 from khaljit.tracer.dtypes import DType, f32, f64
+from khaljit.tracer.records import dataclass
 
 __all__ = ["acos", "asin", "atan", "atan2"]
 

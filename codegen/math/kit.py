@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import DType, f32, f64, i32, i64, u32, u64
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = [
     "FORMATS",

@@ -8,7 +8,6 @@ chapter 11). Nothing divides.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.math.kit import (
@@ -24,6 +23,7 @@ from khaljit.codegen.math.kit import (
 )
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import DType, f32, f64
+from khaljit.tracer.records import dataclass
 
 __all__ = [
     "log",

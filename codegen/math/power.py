@@ -13,7 +13,6 @@ steps without division, and a last one whose residual is exact enough to round n
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.math.exponential import exp2_of_product, exp2_of_sum
@@ -32,6 +31,7 @@ from khaljit.codegen.math.kit import (
 from khaljit.codegen.math.logarithm import split_exponent, split_normal
 from khaljit.tracer.dtypes import DType, f32, f64, u32
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["cbrt", "hypot", "log2_of_positive", "pow_", "rsqrt"]
 

@@ -8,7 +8,6 @@ by its significand, kept in three words. Good for every finite number.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.math.kit import (
@@ -24,6 +23,7 @@ from khaljit.codegen.math.kit import (
 )
 from khaljit.tracer.dtypes import DType, f32, f64
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["reduce", "reduce_precisely"]
 

@@ -6,12 +6,12 @@ Method: the argument modulo pi / 2 (`reduction`); minimax polynomials for sine a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.math.kit import Num, Rare, add_ordered, fma, horner, select
 from khaljit.codegen.math.reduction import reduce_precisely
 from khaljit.tracer.dtypes import DType, f32, f64
+from khaljit.tracer.records import dataclass
 
 __all__ = ["cos", "sin", "tan"]
 

@@ -6,8 +6,9 @@ loads with every driver that knows the architecture at all.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, final
+
+from khaljit.tracer.records import dataclass
 
 __all__ = ["ARCHITECTURES", "Architecture"]
 

@@ -22,13 +22,14 @@ little is computed in between. Other branches may choose values there, and do no
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, final
 
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import DType, bool_, i32, i64
 from khaljit.tracer.ir import Access, Space, Trace, Value, values
 from khaljit.tracer.ops import OPS, Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["coarsen"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, final
 
 from khaljit.codegen.layout import ParameterBlock
@@ -14,6 +14,7 @@ from khaljit.codegen.ptx.writer import Writer
 from khaljit.tracer.dtypes import DType, bf16, bool_, f16, i32, i64
 from khaljit.tracer.ir import Memory, Region, Space, Trace, Value, values
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["FULL_WARP", "PARAMETERS", "WARP", "Code", "Turns"]
 

@@ -17,7 +17,7 @@ launch signature says so of arrays), and the core offset is a multiple.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, final
 
 from khaljit.codegen.ptx.forms import TYPES
@@ -26,6 +26,7 @@ from khaljit.tracer.build import constant
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.ir import Memory, Region, Space, Trace, Value, regions
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Group", "find_groups"]
 

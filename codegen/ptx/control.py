@@ -8,7 +8,6 @@ and does not unroll a loop whose exit says so.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.ptx.arithmetic import compute
@@ -22,6 +21,7 @@ from khaljit.codegen.ptx.pointers import Carried
 from khaljit.tracer.dtypes import DType, bool_
 from khaljit.tracer.ir import Region, Value
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.rewriting import Walk, drive
 
 __all__ = ["run"]

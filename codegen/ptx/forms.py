@@ -11,7 +11,6 @@ range (`WRAPS`) is brought back by `Spelling.narrow`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.ptx.arch import Architecture
@@ -34,6 +33,7 @@ from khaljit.tracer.dtypes import (
     u64,
 )
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["COMBINE", "TYPES", "WRAPS", "Spelling", "form", "literal", "nan", "reciprocal"]
 

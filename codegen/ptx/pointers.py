@@ -21,7 +21,7 @@ further from the limits of its type than `MAX_SHIFT`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, final
 
 from khaljit.codegen.ptx.loops import conditions
@@ -30,6 +30,7 @@ from khaljit.tracer.dtypes import Kind, bool_
 from khaljit.tracer.ir import Memory, Region, Space, Trace, Value, effects
 from khaljit.tracer.nesting import Place, places
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["ACCESSES", "Carried", "Plan", "Pointer", "Where", "plan_pointers", "writes"]
 

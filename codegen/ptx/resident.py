@@ -14,7 +14,6 @@ Counts are held to what ids may be (`index_reach`), as those of a direct launch 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.ptx.code import FULL_WARP, Code, Turns
@@ -22,6 +21,7 @@ from khaljit.codegen.ptx.writer import Writer
 from khaljit.tracer.dtypes import index_reach
 from khaljit.tracer.ir import Space, values
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["start_turns", "stop_turns"]
 

@@ -27,7 +27,7 @@ order, stays.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, final
 
 from khaljit.codegen.ptx.loops import compared, conditions, is_plain, varying, way_out
@@ -36,6 +36,7 @@ from khaljit.tracer.build import constant
 from khaljit.tracer.dtypes import DType, Kind
 from khaljit.tracer.ir import Region, Space, Trace, Value, effects
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.rewriting import Rewriter, Walk
 
 __all__ = ["strip_loops"]

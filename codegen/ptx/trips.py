@@ -27,7 +27,6 @@ above 0 are known to be small, as extents and counts of invocations are (`index_
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.ptx.loops import compared, is_plain, varying, way_out
@@ -37,6 +36,7 @@ from khaljit.tracer.dtypes import DType, index_reach
 from khaljit.tracer.ir import Region, Trace, Value
 from khaljit.tracer.nesting import Place, places
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.rewriting import Rewriter, Walk
 
 __all__ = ["count_trips"]

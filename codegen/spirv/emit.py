@@ -16,7 +16,6 @@ spelling. Laws, which keep to what wgpu's reader of SPIR-V takes and gets right:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.caps import Caps
@@ -36,6 +35,7 @@ from khaljit.codegen.webgpu.lower import PLAIN_VARIANT, Lowered, Variant, lower
 from khaljit.tracer.dtypes import DType, bool_, i32, u32
 from khaljit.tracer.ir import AtomicAccess, Memory, Region, Space, Trace, Value, values
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.rewriting import Walk, drive
 from khaljit.tracer.schedule import schedule
 

@@ -16,12 +16,13 @@ Operands of an instruction:
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final, TypeAlias, final
 
 from khaljit.codegen.spirv.table import ENUMERANTS, EXTENDED, OPCODES
 from khaljit.tracer.build import to_number
 from khaljit.tracer.dtypes import DType
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Extended", "Id", "Instruction", "Module", "Number", "Operand", "Text"]
 

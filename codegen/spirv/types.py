@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.spirv.module import Id, Instruction, Module, Number
@@ -11,6 +10,7 @@ from khaljit.codegen.webgpu.lower import Lowered
 from khaljit.tracer.build import to_bits, to_number
 from khaljit.tracer.dtypes import DType, Kind, bool_, f16, f32, f64, u32, u64
 from khaljit.tracer.ir import Memory, Space
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Array", "Types"]
 

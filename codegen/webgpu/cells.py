@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
 import numpy as np
@@ -27,6 +27,7 @@ from khaljit.tracer.build import constant
 from khaljit.tracer.dtypes import DType, i32, u32
 from khaljit.tracer.ir import AtomicAccess, Element, Memory, Space, Trace, Value, effects, values
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Cell", "Form", "Part", "find_cells", "part_of"]
 

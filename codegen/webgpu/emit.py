@@ -8,7 +8,6 @@ have the same interface.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
 
 from khaljit.codegen.caps import Caps
@@ -17,6 +16,7 @@ from khaljit.codegen.spirv.emit import emit_spirv
 from khaljit.codegen.webgpu.lower import PLAIN_VARIANT, Lowered, Variant, lower
 from khaljit.codegen.wgsl.emit import emit_wgsl
 from khaljit.tracer.ir import AtomicAccess, Trace, values
+from khaljit.tracer.records import dataclass
 
 __all__ = ["WebGpuEmitter", "uses_compare_exchange"]
 

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import DType
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Binding", "Interface", "Slot", "Source"]
 

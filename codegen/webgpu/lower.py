@@ -20,7 +20,7 @@ with a lane in range.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, final
 
 from khaljit.codegen.caps import Caps
@@ -33,6 +33,7 @@ from khaljit.codegen.webgpu.words import in_words
 from khaljit.tracer.dtypes import u64
 from khaljit.tracer.ir import Memory, Region, Space, Trace, effects, values
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["PLAIN_VARIANT", "Lowered", "Variant", "lower"]
 

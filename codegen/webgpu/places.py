@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, NoReturn, final
 
 from khaljit.codegen.atomics import COMBINED
@@ -16,6 +15,7 @@ from khaljit.tracer.dtypes import DType, bool_, f16, f32, i32, u32, u64
 from khaljit.tracer.errors import CapabilityError, Site
 from khaljit.tracer.ir import Access, AtomicAccess, Space, Value
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Place", "Places"]
 

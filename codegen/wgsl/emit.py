@@ -14,7 +14,6 @@ so that both mean the same; what is left here is spelling. Laws:
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.codegen.caps import Caps
@@ -27,6 +26,7 @@ from khaljit.tracer.build import to_bits, to_number
 from khaljit.tracer.dtypes import DType, f16, f32, u32
 from khaljit.tracer.ir import AtomicAccess, Memory, Region, Space, Trace, Value, values
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.rewriting import Walk, drive
 from khaljit.tracer.schedule import schedule
 

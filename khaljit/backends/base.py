@@ -11,7 +11,6 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, final
 
 import numpy as np
@@ -34,6 +33,7 @@ from khaljit.tracer.errors import (
 )
 from khaljit.tracer.ir import Trace
 from khaljit.tracer.recorder import Guard
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.structs import as_elements, numpy_struct
 
 if TYPE_CHECKING:

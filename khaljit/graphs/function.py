@@ -16,7 +16,7 @@ import threading
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from types import FunctionType, MethodType
 from typing import Any, Final, NamedTuple, final
 
@@ -29,6 +29,7 @@ from khaljit.graphs.nodes import CopyNode, KernelNode, Node
 from khaljit.graphs.state import State, UnseenError
 from khaljit.tracer.errors import ArgumentTypeError, GraphError, PerformanceWarning
 from khaljit.tracer.recorder import is_own, user_site
+from khaljit.tracer.records import dataclass
 
 __all__ = ["GraphFunction", "graph"]
 

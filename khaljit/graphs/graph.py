@@ -13,7 +13,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 from khaljit.annotations import Annotation, ArrayOf, parse
@@ -35,6 +35,7 @@ from khaljit.tracer.errors import (
     GraphError,
 )
 from khaljit.tracer.recorder import Guard, user_site
+from khaljit.tracer.records import dataclass
 
 if TYPE_CHECKING:
     from khaljit.backends.base import Device

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
 from khaljit.arguments import Operand, views
@@ -11,6 +10,7 @@ from khaljit.arrays import Array, span
 from khaljit.dispatch import Dispatch
 from khaljit.graphs.params import ArrayParam, Slot
 from khaljit.grids import Indirect
+from khaljit.tracer.records import dataclass
 
 __all__ = ["CopyNode", "KernelNode", "Node", "dependencies", "rebound", "views_of"]
 

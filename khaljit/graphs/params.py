@@ -6,13 +6,13 @@ has no value. (A parameter that is an array is an `Array` which knows what it st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final, NoReturn, final
 
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import GraphError
 from khaljit.tracer.intrinsics.vectors import VectorType
 from khaljit.tracer.recorder import user_site
+from khaljit.tracer.records import dataclass
 
 __all__ = ["ArrayParam", "ScalarParam", "Slot"]
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import final
 
 from khaljit.tracer.ir import Region, Value
 from khaljit.tracer.nesting import Place, places
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Exits", "find_exits"]
 

@@ -19,11 +19,11 @@ a branch go on, it would have to be put in two places; that loop is left as it i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import final
 
 from khaljit.tracer.ir import Region, Trace, Value
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.rewriting import Rewriter, Walk
 
 __all__ = ["once"]

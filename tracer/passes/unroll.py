@@ -21,7 +21,6 @@ counter starts at a constant and each iteration adds another to it.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from operator import ge, gt, le, lt
 from typing import Final, final
 
@@ -29,6 +28,7 @@ from khaljit.tracer.build import constant
 from khaljit.tracer.ir import Region, Trace, Value
 from khaljit.tracer.ops import Op
 from khaljit.tracer.passes.exits import Exits, find_exits
+from khaljit.tracer.records import dataclass
 from khaljit.tracer.rewriting import Rewriter, Walk
 
 __all__ = ["unroll"]

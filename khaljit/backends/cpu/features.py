@@ -18,12 +18,12 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Final, final
 
 from khaljit.backends.cpu.executable import MACHINE, Executable
 from khaljit.tracer.errors import ArgumentValueError, DeviceError
+from khaljit.tracer.records import dataclass
 
 __all__ = ["LEVELS", "HostCpu", "Registers", "lower", "probe", "x86_features"]
 

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, final
 
 from khaljit.backends.cpu.executable import MACHINE, Region
 from khaljit.tracer.errors import DeviceError, InternalError
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Image", "Object", "load", "read"]
 

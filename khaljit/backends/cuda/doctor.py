@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Final, final
 
@@ -11,6 +10,7 @@ from khaljit.backends.cuda import assemble, driver
 from khaljit.backends.cuda.target import architecture_for
 from khaljit.codegen.ptx.arch import ARCHITECTURES
 from khaljit.tracer.errors import KhaljitError
+from khaljit.tracer.records import dataclass
 
 __all__ = ["Part", "examine"]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from khaljit.annotations import ArrayOf
@@ -19,6 +18,7 @@ from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.intrinsics.vectors import VectorType
+from khaljit.tracer.records import dataclass
 
 if TYPE_CHECKING:
     from khaljit.backends.cuda.device import CudaDevice

@@ -13,7 +13,6 @@ import os
 import struct
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from khaljit import compiler
@@ -35,6 +34,7 @@ from khaljit.tracer.dtypes import DType, f32, f64, u32
 from khaljit.tracer.errors import ArgumentValueError, DeviceError, GraphError
 from khaljit.tracer.ir import Trace
 from khaljit.tracer.recorder import Attribute, Guard, user_site
+from khaljit.tracer.records import dataclass
 
 if TYPE_CHECKING:
     from khaljit.backends.cuda.device import CudaDevice

@@ -14,10 +14,10 @@ from __future__ import annotations
 import sys
 import threading
 from collections import defaultdict, deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, final
 
 from khaljit.backends.cuda.streams import Stream
+from khaljit.tracer.records import dataclass
 
 if TYPE_CHECKING:
     from khaljit.backends.cuda.device import CudaDevice

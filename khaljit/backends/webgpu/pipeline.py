@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 from khaljit.backends.webgpu.buffers import Memory
 from khaljit.backends.webgpu.raw import Commands
 from khaljit.codegen.webgpu.interface import Interface
+from khaljit.tracer.records import dataclass
 
 if TYPE_CHECKING:
     from khaljit.backends.webgpu.device import WebGpuDevice

@@ -1,0 +1,159 @@
+"""`dataclass` as the standard library's, made in a twentieth of the time.
+
+The standard decorator writes the source of six methods and compiles it, for each class and in each
+process; the sixty classes that every process of khaljit imports took half of its start. Here one
+slot class is made, and a method is written when it is first called, which for most classes is
+never. What is taken: ``frozen``, ``eq``, fields with defaults, factories and ``compare=False``,
+``__post_init__``, other such classes as bases; always with slots. `dataclasses.fields` and
+`dataclasses.replace` work on the classes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import MISSING, Field, FrozenInstanceError
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+__all__ = ["dataclass"]
+
+C = TypeVar("C", bound=type)
+
+if TYPE_CHECKING:
+    from dataclasses import dataclass
+else:
+
+    def dataclass(*, slots: bool, frozen: bool = False, eq: bool = True) -> Callable[[C], C]:
+        """Make a dataclass of a class."""
+        assert slots
+        return lambda owner: _made(owner, frozen, eq)
+
+
+def _made(owner: Any, frozen: bool, eq: bool) -> Any:
+    own = {name: _field(owner, name, kind) for name, kind in owner.__annotations__.items()}
+    fields: dict[str, Field[Any]] = {}
+    for base in reversed(owner.__mro__):
+        fields |= vars(base).get("__dataclass_fields__", {})
+    body = {name: one for name, one in vars(owner).items() if name not in own}
+    for name in ("__dict__", "__weakref__"):
+        body.pop(name, None)
+    body["__slots__"] = tuple(name for name in own if name not in fields)
+    fields |= own
+    body["__match_args__"] = tuple(fields)
+    body["__dataclass_fields__"] = fields
+    body.setdefault("__repr__", _repr)
+    if eq:
+        body.setdefault("__eq__", _later(_write_eq))
+        body.setdefault("__hash__", _later(_write_hash) if frozen else None)
+    if frozen:
+        body |= _FROZEN
+    body.setdefault("__init__", _later(_write_init))
+    made = type(owner)(owner.__name__, owner.__bases__, body)
+    made.__qualname__ = owner.__qualname__
+    return made
+
+
+def _field(owner: Any, name: str, kind: object) -> Field[Any]:
+    default = vars(owner).get(name, MISSING)
+    one: Any = default if isinstance(default, Field) else dataclasses.field(default=default)
+    one.name, one.type = name, kind
+    one._field_type = _FIELD  # what `fields` and `replace` look for
+    one.kw_only = False
+    return one  # type: ignore[no-any-return]  # `field` says that it gives the default
+
+
+_FIELD: Final = dataclasses._FIELD  # type: ignore[attr-defined]  # private there
+
+
+# Methods that are written when they are called first: a stub that puts the real one in its place.
+
+
+def _later(write: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
+    name = write.__name__.removeprefix("_write_")
+
+    def stub(self: Any, *args: Any, **named: Any) -> Any:
+        owner = next(one for one in type(self).__mro__ if vars(one).get(f"__{name}__") is stub)
+        method = write(owner)
+        setattr(owner, f"__{name}__", method)
+        return method(self, *args, **named)
+
+    return stub
+
+
+def _write_init(owner: Any) -> Callable[..., Any]:
+    scope: dict[str, Any] = {"MISSING": MISSING}
+    params, lines = ["self"], []
+    for name, one in owner.__dataclass_fields__.items():
+        scope[f"set_{name}"] = getattr(owner, name).__set__
+        value = name
+        if one.default is not MISSING:
+            scope[f"default_{name}"] = one.default
+            params.append(f"{name}=default_{name}")
+        elif one.default_factory is not MISSING:
+            scope[f"factory_{name}"] = one.default_factory
+            params.append(f"{name}=MISSING")
+            value = f"factory_{name}() if {name} is MISSING else {name}"
+        else:
+            params.append(name)
+        lines.append(f"set_{name}(self, {value})")
+    if hasattr(owner, "__post_init__"):
+        lines.append("self.__post_init__()")
+    return _compiled("__init__", params, lines or ["pass"], scope)
+
+
+def _write_eq(owner: Any) -> Callable[..., Any]:
+    lines = [
+        "if other.__class__ is not self.__class__: return NotImplemented",
+        f"return {_values(owner, 'self')} == {_values(owner, 'other')}",
+    ]
+    return _compiled("__eq__", ["self", "other"], lines, {})
+
+
+def _write_hash(owner: Any) -> Callable[..., Any]:
+    return _compiled("__hash__", ["self"], [f"return hash({_values(owner, 'self')})"], {})
+
+
+def _values(owner: Any, token: str) -> str:
+    fields = owner.__dataclass_fields__.items()
+    return f"({''.join(f'{token}.{name}, ' for name, one in fields if one.compare)})"
+
+
+def _compiled(
+    name: str, params: list[str], lines: list[str], scope: dict[str, Any]
+) -> Callable[..., Any]:
+    exec(f"def {name}({', '.join(params)}):\n " + "\n ".join(lines), scope)
+    method: Callable[..., Any] = scope[name]
+    return method
+
+
+# Methods that are the same for all classes.
+
+
+def _repr(self: Any) -> str:
+    parts = (f"{name}={getattr(self, name)!r}" for name in self.__dataclass_fields__)
+    return f"{type(self).__qualname__}({', '.join(parts)})"
+
+
+def _refuse_setting(self: Any, name: str, value: object) -> None:
+    raise FrozenInstanceError(f"cannot assign to field {name!r}")
+
+
+def _refuse_deleting(self: Any, name: str) -> None:
+    raise FrozenInstanceError(f"cannot delete field {name!r}")
+
+
+def _state(self: Any) -> list[Any]:
+    return [getattr(self, name) for name in self.__dataclass_fields__]
+
+
+def _restore(self: Any, state: list[Any]) -> None:
+    for name, value in zip(self.__dataclass_fields__, state, strict=True):
+        object.__setattr__(self, name, value)
+
+
+_FROZEN: Final = {
+    "__setattr__": _refuse_setting,
+    "__delattr__": _refuse_deleting,
+    "__getstate__": _state,
+    "__setstate__": _restore,
+}
