@@ -313,6 +313,19 @@ class TestCarrying:
         assert "nothing was" in str(done.exception)
         assert data("ls") == []
 
+    def test_what_cannot_be_kept_is_an_error(
+        self, folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        fill()
+        run("cache", "export", "cache.kj")
+        for name, value in (("KHALJIT_CACHE", "0"), ("KHALJIT_CACHE_ENTRIES", "2")):
+            monkeypatch.setenv(name, value)
+            use_cache(folder / "other", monkeypatch)
+            done = CliRunner().invoke(app, ["cache", "import", "cache.kj"])
+            assert isinstance(done.exception, kj.CacheError)
+            assert "of 3 entries of cache.kj are not in the cache" in str(done.exception)
+            monkeypatch.delenv(name)
+
     def test_an_entry_under_another_name_is_refused(self, folder: Path) -> None:
         fill()
         run("cache", "export", "cache.kj")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -283,6 +284,34 @@ def test_no_device_and_no_driver_is_touched(folder: Path, monkeypatch: pytest.Mo
 def test_workers_are_spawned() -> None:
     with _pool(1) as pool:
         assert pool._mp_context is get_context("spawn")
+
+
+def test_warming_records_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "kernels.py").write_text(MODULE)
+    monkeypatch.setenv("KHALJIT_RECORD", str(folder / "manifest.json"))
+    run("warm", "kernels.py")
+    assert not (folder / "manifest.json").exists()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals to process groups")
+def test_an_interrupt_ends_it_without_a_word_from_its_workers(folder: Path) -> None:
+    (folder / "kernels.py").write_text(MODULE)
+    targets = ("cpu:native", "cpu:x86-64", "cpu:x86-64-v2", "cpu:x86-64-v3", "cuda:sm_90", "webgpu")
+    command = ["warm", "kernels.py", *(word for one in targets for word in ("--target", one))]
+    with subprocess.Popen(
+        [sys.executable, "-m", "khaljit", *command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        assert process.stdout is not None
+        while "compiled" not in process.stdout.readline():
+            pass
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert "Traceback" not in errors
 
 
 def test_what_a_module_prints_stays_out_of_the_output(folder: Path) -> None:

@@ -288,6 +288,13 @@ def import_entries(
             f"{file} cannot be imported, and nothing was: {error}",
             mend="export it again, with this version of khaljit",
         ) from None
+    lost = len(entries) - sum(map(catalog.has, entries))
+    if lost:
+        raise CacheError(
+            f"{lost} of {len(entries)} entries of {file} are not in the cache now",
+            mend="set KHALJIT_CACHE_DIR to a directory that can be written to, or a higher "
+            "KHALJIT_CACHE_LIMIT",
+        )
     stale = sum(parts_of(key.material).get("generators") != generators() for key in keys)
     if json:
         print_json({"imported": len(keys), "there": there, "stale": stale})
