@@ -370,3 +370,20 @@ def test_tables_are_constant_memory_where_warps_read_one_place() -> None:
         run(trace, [got], [3], (11, 1, 1))
         interpret(trace, [want], [3], (11, 1, 1))
         assert (got == want).all()
+
+
+def test_loads_are_not_joined_to_ones_from_before_a_store() -> None:
+    def swap(x: Any, out: Any) -> None:
+        i = kj.global_id(0)
+        out[i] = x[i].y
+        x[i].x = 3.0
+        out[i + 1] = x[i].x
+
+    arguments: list[tuple[str, Argument]] = [
+        ("x", argument(f32, 1, 2, aligned=True)),
+        ("out", argument(f32)),
+    ]
+    trace = recorded(swap, arguments)
+    x, out = np.arange(2, dtype=np.float32).reshape(1, 2), np.zeros(2, np.float32)
+    run(trace, [x, out], [], (1, 1, 1))
+    assert list(out) == [1, 3]

@@ -52,7 +52,11 @@ class Group:
 @final
 @dataclass(slots=True, eq=False)
 class _Open:
-    """Accesses that may still be joined by more."""
+    """Accesses that may still be joined by more.
+
+    ``passed`` are the bytes that were stored since, beside the loads of the group: no load of them
+    may be moved to its place.
+    """
 
     op: Op
     view: tuple[Space, int]
@@ -60,6 +64,7 @@ class _Open:
     guard: Value | None
     type: str
     members: dict[int, Value] = field(default_factory=dict)  # by displacement
+    passed: list[tuple[int, int]] = field(default_factory=list)  # displacements and sizes
 
 
 def find_groups(trace: Trace, plan: Plan) -> dict[Value, Group]:
@@ -97,6 +102,10 @@ class _Finder:
         self._close(
             [one for one in self._open if one.view == view and self._conflicts(one, effect, where)]
         )
+        if effect.op is Op.STORE:
+            for one in self._open:
+                if one.op is Op.LOAD and one.view == view:
+                    one.passed.append((where.displacement, dtype.size))
         key = (effect.op, view, where.pointer, effect.guard, TYPES[dtype].memory)
         for one in self._open:
             if (one.op, one.view, one.pointer, one.guard, one.type) == key:
@@ -106,15 +115,13 @@ class _Finder:
 
     def _conflicts(self, one: _Open, effect: Value, where: Where) -> bool:
         """Whether an access must not be exchanged with those of an open group, or joined to it."""
-        if one.op is Op.LOAD and effect.op is Op.LOAD:
-            return where.displacement in one.members and one.pointer is where.pointer
         if one.pointer is not where.pointer:
-            return True
-        size = _scalar(effect).size
-        return any(
-            where.displacement < at + _scalar(member).size and at < where.displacement + size
-            for at, member in one.members.items()
-        )
+            return one.op is Op.STORE or effect.op is Op.STORE
+        at, size = where.displacement, _scalar(effect).size
+        if one.op is Op.LOAD and effect.op is Op.LOAD:
+            return at in one.members or _overlap(at, size, one.passed)
+        members = [(place, _scalar(member).size) for place, member in one.members.items()]
+        return _overlap(at, size, members)
 
     def _close(self, groups: list[_Open]) -> None:
         for one in groups:
@@ -148,6 +155,11 @@ class _Finder:
         if pointer.core is None:
             return base
         return min(base, (align & -align) * _factor(pointer.core, self._plan, 0))
+
+
+def _overlap(at: int, size: int, others: list[tuple[int, int]]) -> bool:
+    """Whether some bytes are among others, which are given as they are: where, and how many."""
+    return any(at < place + extent and place < at + size for place, extent in others)
 
 
 def _scalar(effect: Value) -> DType:

@@ -45,6 +45,7 @@ STAGED: Final = 8 << 20  # bytes up to which an upload goes through pinned memor
 DIRECT: Final = 64 << 20  # bytes from which a blocking read goes straight to its array
 RECENT: Final = 4  # kernels that an error names
 BLOCKS_PER_MULTIPROCESSOR: Final = 16  # of a launch whose grid the GPU reads
+_WORD: Final = 8  # bytes that memory is allotted in
 NOT_READY: Final = "CUDA_ERROR_NOT_READY"
 OUT_OF_MEMORY: Final = "CUDA_ERROR_OUT_OF_MEMORY"
 
@@ -184,9 +185,12 @@ class CudaDevice(MemoryDevice):
     # Memory.
 
     def allocate(self, nbytes: int) -> Memory:
-        """Memory of the pool, in the order of the stream."""
+        """Memory of the pool, in the order of the stream.
+
+        Whole words of 8 bytes: atomics on small elements swap the word that they are in.
+        """
         self.enter()
-        size, stream = max(nbytes, 1), self.current()
+        size, stream = -(-max(nbytes, 1) // _WORD) * _WORD, self.current()
         what = f"allocating {size} bytes on {self}"
         try:
             address = self.call("cuMemAllocAsync", size, stream.handle, what=what)
