@@ -22,7 +22,7 @@ import khaljit as kj
 from benchmarks.webgpu_kernels import FAST, NUMBERS, PLAIN, SOURCES
 from khaljit.backends.webgpu.device import WebGpuDevice
 
-__all__ = ["BATCH", "host_costs", "kernel_times"]
+__all__ = ["BATCH", "by_hand", "host_costs", "kernel_times"]
 
 BATCH: Final = 100
 TURN: Final = 50  # submissions that are timed together
@@ -91,7 +91,7 @@ def host_costs(device: WebGpuDevice, rounds: int = 15) -> dict[str, dict[str, fl
     saxpy = PLAIN["saxpy"]
     saxpy[SMALL](x, y, 0.5)
     device.synchronize()
-    sides = {"khaljit": _ours(device, x, y), "wgpu-py": _by_hand(device, x, y)}
+    sides = {"khaljit": _ours(device, x, y), "wgpu-py": by_hand(device, saxpy, x, y)}
     found: dict[str, dict[str, float]] = {}
     for label, batch in (("each submitted", 1), (f"batches of {BATCH}", BATCH)):
         seconds: dict[str, list[float]] = {name: [] for name in sides}
@@ -125,11 +125,10 @@ def _ours(device: WebGpuDevice, x: Any, y: Any) -> Callable[[int], None]:
     return run
 
 
-def _by_hand(device: WebGpuDevice, x: Any, y: Any) -> Callable[[int], None]:
-    """The same pipeline and bind group through wgpu-py's API, the numbers packed each time."""
-    loaded: Any = next(
-        plan.loaded for (where, _), plan in PLAIN["saxpy"]._plans.items() if where is device
-    )
+def by_hand(device: WebGpuDevice, kernel: Any, x: Any, y: Any) -> Callable[[int], None]:
+    """The pipeline and bind group of a kernel that was launched on x, y and a number, through
+    wgpu-py's API, the numbers packed each time."""
+    loaded: Any = next(plan.loaded for (where, _), plan in kernel._plans.items() if where is device)
     variant = loaded._plain
     pipeline, interface = variant.pipeline, variant.interface
     key = (pipeline.number, x.buffer.address, y.buffer.address)
@@ -146,10 +145,10 @@ def _by_hand(device: WebGpuDevice, x: Any, y: Any) -> Callable[[int], None]:
         for _ in range(batch):
             compute.set_pipeline(native)
             compute.set_bind_group(0, group)
-            values = [SMALL if kind == "shape" else 1 for kind in sources]
+            values = [x.size if kind == "shape" else 1 for kind in sources]
             block = pack(*values, *[0] * (words - len(values)))
             compute.set_immediates(0, block, 0, len(block))
-            compute.dispatch_workgroups(-(-SMALL // 256))
+            compute.dispatch_workgroups(-(-x.size // 256))
         compute.end()
         handle.queue.submit([encoder.finish()])
 
