@@ -130,6 +130,36 @@ def test_a_kernel_that_is_first_met_inside_is_compiled_there(device: Device) -> 
     assert (x.numpy() == 6).all()
 
 
+def test_bound_launches_and_repeated_ones_are_captured(device: Device) -> None:
+    """Launches that cost next to nothing are seen by a capture as others are."""
+    x, y = device.zeros(6), device.zeros(6)
+    launch = step[6]
+    bound = launch.bind(x, y, dt=1.0)
+    for _ in range(4):
+        bound()
+        launch(y, x, 1.0)
+    assert (x.numpy() == 8).all()
+    with device.capture() as graph:
+        bound()
+        launch(y, x, 1.0)
+        bound(dt=graph.param("dt", kj.f32, default=3.0))
+    assert (x.numpy() == 8).all()
+    assert len(graph.nodes) == 3
+    graph.launch()
+    assert (x.numpy() == 10).all()
+    assert (y.numpy() == 13).all()
+    bound()
+    assert (y.numpy() == 11).all()
+
+
+def test_a_grid_cannot_be_read_from_a_parameter(device: Device) -> None:
+    hits, counts = device.zeros(1, kj.u32), device.zeros(3, kj.u32)
+    with device.capture() as graph:
+        grid = graph.param("grid", default=counts)
+        with pytest.raises(kj.GraphError, match="read from the graph parameter grid"):
+            count[kj.Indirect(grid)](hits)
+
+
 REFUSED: dict[str, Callable[[Device, Any], object]] = {
     "an array is made": lambda device, x: device.zeros(3),
     "an array is made ": lambda device, x: device.array([1.0]),
@@ -321,6 +351,8 @@ def test_wrong_parameters_say_what_is_wrong(device: Device) -> None:
         graph.launch(dt=1.0, k=0, z=device.zeros(16)[::2])
     with pytest.raises(kj.ArgumentValueError, match="16 bytes"):
         graph.launch(dt=1.0, k=0, z=device.zeros(9)[1:])
+    with pytest.raises(kj.ArgumentTypeError, match="parameter z got a NumPy array"):
+        graph.launch(dt=1.0, k=0, z=np.zeros(8, np.float32))
     with pytest.raises(kj.ArgumentValueError, match="z is on null"):
         graph.launch(dt=1.0, k=0, z=kj.device("null").zeros(8))
     for repeat in (-1, 1.5, True):

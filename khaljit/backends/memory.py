@@ -100,7 +100,8 @@ class MemoryDevice(Device):
             self.copy(source, middle)
             source = middle
         whole = source.is_contiguous and target.is_contiguous
-        if whole and self.can_copy_bytes(source, target):
+        fixed = source.param is None and target.param is None  # else a kernel, whose arrays change
+        if whole and fixed and self.can_copy_bytes(source, target):
             capture = capture_of(self)
             if capture is None or not capture.copy(source, target):
                 self.copy_bytes(

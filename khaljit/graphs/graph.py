@@ -8,65 +8,30 @@ run.
 
 from __future__ import annotations
 
-import inspect
 import os
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import field
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
-from khaljit.annotations import Annotation, ArrayOf, parse
-from khaljit.arguments import Parameters
 from khaljit.arrays import Array
 from khaljit.backends.replay import Recorder, Replay
 from khaljit.dispatch import Dispatch
 from khaljit.graphs import text
 from khaljit.graphs.capture import capture_of, captured
+from khaljit.graphs.declared import Declarations, Declared, Value
 from khaljit.graphs.nodes import CopyNode, KernelNode, Node, rebound, views_of
 from khaljit.graphs.params import ArrayParam, ScalarParam, Slot
 from khaljit.grids import Indirect
 from khaljit.jit import check_operands
 from khaljit.profiling import profile_of
-from khaljit.tracer.build import to_bits
-from khaljit.tracer.errors import (
-    ArgumentTypeError,
-    ArgumentValueError,
-    GraphError,
-)
+from khaljit.tracer.errors import ArgumentValueError, GraphError
 from khaljit.tracer.recorder import Guard, user_site
-from khaljit.tracer.records import dataclass
 
 if TYPE_CHECKING:
     from khaljit.backends.base import Device
 
 __all__ = ["Graph"]
-
-Numbers = tuple[Any, ...]  # Python numbers, or slots of a graph that is captured around
-
-
-@final
-@dataclass(slots=True)
-class _Declared:
-    """A parameter of a graph.
-
-    Attributes:
-        default: numbers, or an array; None where every launch gives it.
-        nodes: the positions of the nodes that use it.
-        slots: of a number its places: a node, among that node's numbers, which component.
-    """
-
-    name: str
-    kind: Annotation
-    reader: Parameters
-    default: Numbers | Array[Any] | None
-    nodes: list[int] = field(default_factory=list)
-    slots: list[tuple[int, int, int]] = field(default_factory=list)
-
-    def read(self, value: Any) -> Numbers | Array[Any]:
-        """A value that `Graph.launch` got."""
-        call = self.reader.read((value,))
-        return value if isinstance(self.kind, ArrayOf) else tuple(call.numbers)
 
 
 @final
@@ -76,8 +41,8 @@ class Graph:
     def __init__(self, device: Device) -> None:
         self.device: Final = device
         self._nodes: list[Node] = []
-        self._params: Final[dict[str, _Declared]] = {}
-        self._values: dict[str, Numbers | Array[Any]] = {}  # that the replay's nodes have now
+        self._params: Final = Declarations(device)
+        self._values: dict[str, Value] = {}  # that the replay's nodes have now
         self._guards: tuple[tuple[str, Guard], ...] = ()
         self._recorder: Recorder | None = None
         self._replay: Replay | None = None
@@ -148,14 +113,13 @@ class Graph:
         self._nodes = list(nodes)
         self._replay = replay
         for position, node in enumerate(nodes):
-            for array, _ in node.uses():
-                if array.param is not None and position not in self._params[array.param.name].nodes:
-                    self._params[array.param.name].nodes.append(position)
-            for index, slot in node.slots if isinstance(node, KernelNode) else ():
+            if not isinstance(node, KernelNode):
+                continue
+            for name in {one.param.name for one, _ in node.uses() if one.param is not None}:
+                self._params[name].nodes.append(position)
+            for index, slot in node.slots:
                 self._params[slot.param.name].slots.append((position, index, slot.component))
-        self._values = {
-            name: one.default for name, one in self._params.items() if one.default is not None
-        }
+        self._values = {one.name: one.default for one in self._params if one.default is not None}
         kernels = {id(one.dispatch.guards): one for one in nodes if isinstance(one, KernelNode)}
         self._guards = tuple(
             (node.label, guard) for node in kernels.values() for guard in node.dispatch.guards
@@ -188,52 +152,13 @@ class Graph:
                 f"the parameter {name} is made outside of the graph's capture",
                 mend="make it inside: with device.capture() as graph: ...",
             )
-        if not name.isidentifier() or name in ("self", "repeat") or name in self._params:
-            raise ArgumentValueError(
-                f"a graph's parameter cannot be called {name!r}"
-                + (": there is one already" if name in self._params else ""),
-                mend="names of parameters are Python's, each differs, and repeat is taken",
-            )
-        if isinstance(default, Array):
-            return self._array_param(name, dtype, default)
-        kind = None if dtype is None else parse(dtype, f"graph parameter {name}")
-        if kind is None or isinstance(kind, ArrayOf):
-            raise ArgumentTypeError(
-                f"the graph parameter {name} has neither the type of a number nor an array",
-                mend="graph.param(name, kj.f32, default=0.5), or default= an array of the device",
-            )
-        reader = self._reader(name, kind)
-        value = None if default is None else tuple(reader.read((default,)).numbers)
-        self._params[name] = _Declared(name, kind, reader, value)
-        return ScalarParam(self, name, kind)  # type: ignore[arg-type]  # checked by the reader
-
-    def _array_param(self, name: str, dtype: Any, default: Array[Any]) -> Array[Any]:
-        whole = ArrayOf(default.dtype, default.ndim)
-        kind = whole if dtype is None else parse(dtype, f"graph parameter {name}")
-        if not isinstance(kind, ArrayOf):
-            kind = ArrayOf(kind, default.ndim)  # type: ignore[arg-type]  # the reader checks it
-        self._reader(name, kind).read((default,))
-        if default.device is not self.device:
-            raise ArgumentValueError(
-                f"the graph parameter {name} is on {default.device}, and the graph on "
-                f"{self.device}",
-                mend="give an array of the graph's device",
-            )
-        self._params[name] = _Declared(name, whole, self._reader(name, whole), default)
-        param = ArrayParam(self, name, default.offset)
-        return Array(
-            self.device,
-            default.buffer,
-            default.dtype,
-            default.shape,
-            default.strides,
-            default.offset,
-            param,
-        )
-
-    def _reader(self, name: str, kind: Annotation) -> Parameters:
-        one = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
-        return Parameters("", [one], [kind], subject="graph")
+        declared = self._params.declare(name, dtype, default)
+        array = declared.default
+        if not isinstance(array, Array):
+            return ScalarParam(self, name, declared.kind)  # type: ignore[arg-type]  # no array's
+        whole = array.seen_as(array.dtype, array.shape, array.strides)
+        whole.param = ArrayParam(self, name, array.offset)
+        return whole
 
     @property
     def stream(self) -> Any:
@@ -300,7 +225,7 @@ class Graph:
     def _first(self, slot: Slot) -> Any:
         """The number that a node is captured with."""
         default = self._params[slot.param.name].default
-        return 0 if default is None else default[slot.component]
+        return default[slot.component] if isinstance(default, tuple) else 0
 
     # Launching.
 
@@ -354,67 +279,32 @@ class Graph:
 
     def _set(self, replay: Replay, values: Mapping[str, Any]) -> None:
         """Let the nodes have the values of a launch."""
-        wanted = self._read(values)
-        changed = [name for name, value in wanted.items() if not self._has(name, value)]
+        wanted = self._params.read(values)
+        changed = [one for one in self._params if not self._has(one, wanted[one.name])]
         if not changed:
             return
         arrays = {name: one for name, one in wanted.items() if isinstance(one, Array)}
-        positions = {at for name in changed if name in arrays for at in self._params[name].nodes}
+        positions = {at for one in changed for at in one.nodes}
         moved = [(at, _moved(self._nodes[at], arrays)) for at in sorted(positions)]
         self._values = {}  # should the device refuse one of them, all are set anew the next time
         for position, node in moved:
             self._nodes[position] = node
             replay.update(position, node)
-        for name in changed:
-            if name not in arrays:
-                self._set_numbers(replay, name, wanted[name])
+        for one in changed:
+            if one.slots:
+                self._set_numbers(replay, one, wanted[one.name])
         self._values = wanted
 
-    def _set_numbers(self, replay: Replay, name: str, numbers: Any) -> None:
-        param, bits = self._params[name], self._bits(name, numbers)
+    def _has(self, param: Declared, value: Value) -> bool:
+        """Whether a parameter has a value already."""
+        return param.is_same(value, self._values.get(param.name))
+
+    def _set_numbers(self, replay: Replay, param: Declared, numbers: Any) -> None:
+        bits = param.bits(numbers)
         for position, index, component in param.slots:
             dispatch = self._nodes[position].dispatch  # type: ignore[union-attr]  # a kernel's
             dispatch.numbers[index] = numbers[component]  # type: ignore[index]  # a list, of its own
             replay.set_number(position, index, bits[component])
-
-    def _has(self, name: str, value: Numbers | Array[Any]) -> bool:
-        """Whether a parameter has a value already."""
-        now = self._values.get(name)
-        if isinstance(value, Array) or now is None or isinstance(now, Array):
-            return now is value
-        return self._bits(name, now) == self._bits(name, value)
-
-    def _bits(self, name: str, numbers: Numbers) -> list[int]:
-        kind: Any = self._params[name].kind
-        dtype = getattr(kind, "dtype", kind)
-        return [to_bits(dtype, number) for number in numbers]
-
-    def _read(self, values: Mapping[str, Any]) -> dict[str, Numbers | Array[Any]]:
-        """The values of all parameters at a launch."""
-        unknown = set(values) - set(self._params)
-        if unknown:
-            raise ArgumentTypeError(
-                f"the graph has no parameter {', '.join(sorted(unknown))}",
-                mend=f"its parameters are {', '.join(self._params)}"
-                if self._params
-                else "make it in the capture: graph.param(name, dtype)",
-            )
-        found: dict[str, Numbers | Array[Any]] = {}
-        for name, param in self._params.items():
-            if name in values:
-                value = param.read(values[name])
-                if isinstance(value, Array):
-                    assert isinstance(param.default, Array)
-                    _expect_alike(name, value, param.default)
-            elif param.default is not None:
-                value = param.default
-            else:
-                raise ArgumentTypeError(
-                    f"the graph's parameter {name} has no default and is not given",
-                    mend=f"graph.launch({name}=...)",
-                )
-            found[name] = value
-        return found
 
     def _inline(self, replay: Replay, repeat: int, values: Mapping[str, Any]) -> bool:
         """Become part of what is captured around; whether nothing is to run now."""
@@ -427,7 +317,7 @@ class Graph:
                 "a graph that holds work of other libraries is launched",
                 "capture that work in one graph",
             )
-        wanted = self._read(values)
+        wanted = self._params.read(values)
         nodes = [self._as_launched(node, wanted) for node in self._nodes]
         taken = isinstance(around, Graph)
         for node in nodes * repeat:
@@ -461,7 +351,7 @@ class Graph:
     def summary(self) -> str:
         """Nodes, parameters and memory as text, a node a line."""
         facts = {} if self._replay is None else self._replay.facts()
-        return text.summary(self.device, self._nodes, dict(self._shown()), facts)
+        return text.summary(self.device, self._nodes, self._params, facts)
 
     def dot(self) -> str:
         """The graph in DOT, for Graphviz: edges say which node must come after which."""
@@ -469,15 +359,6 @@ class Graph:
 
     def _repr_html_(self) -> str:
         return text.html(self.summary())
-
-    def _shown(self) -> Iterator[tuple[str, str]]:
-        for name, param in self._params.items():
-            default = param.default
-            if isinstance(default, tuple):
-                shown = default[0] if len(default) == 1 else default
-                yield name, f"{param.kind!r} = {shown!r}"
-            else:
-                yield name, f"{param.kind!r}" if default is None else repr(default)
 
 
 _ALL: Final[weakref.WeakSet[Graph]] = weakref.WeakSet()
@@ -503,33 +384,15 @@ def _filled(numbers: Sequence[Any], slots: Sequence[tuple[int, Slot]], value: An
 
 def _moved(node: Node, arrays: Mapping[str, Array[Any]], keep: bool = True) -> Node:
     """A node with other arrays for its parameters, if its code is right for them."""
+    if not isinstance(node, KernelNode):
+        return node
     made = rebound(node, arrays, keep)
-    if isinstance(made, KernelNode) and isinstance(node, KernelNode):
-        dispatch = made.dispatch
-        check_operands(dispatch.kernel, dispatch.operands, dispatch.written)
-        if views_of(made) != views_of(node):
-            raise ArgumentValueError(
-                f"kernel {dispatch.kernel}: arrays of this launch of the graph are the same view "
-                "that were not when it was captured, or the other way round",
-                mend="capture another graph for that case",
-            )
-    return made
-
-
-def _expect_alike(name: str, value: Array[Any], default: Array[Any]) -> None:
-    """An array can stand in for another one: the code was chosen for it."""
-    if value.device is not default.device:
-        what = f"is on {value.device}, and the graph on {default.device}"
-    elif (value.shape, value.strides) != (default.shape, default.strides):
-        what = (
-            f"has shape {value.shape} and strides {value.strides}, and the graph was captured "
-            f"with {default.shape} and {default.strides}"
+    dispatch = made.dispatch
+    check_operands(dispatch.kernel, dispatch.operands, dispatch.written)
+    if views_of(made) != views_of(node):
+        raise ArgumentValueError(
+            f"kernel {dispatch.kernel}: arrays of this launch of the graph are the same view "
+            "that were not when it was captured, or the other way round",
+            mend="capture another graph for that case",
         )
-    elif value.address % 16 and not default.address % 16:
-        what = "does not begin at a multiple of 16 bytes, as the captured one does"
-    else:
-        return
-    raise ArgumentValueError(
-        f"the array for the graph's parameter {name} {what}",
-        mend="give an array like the default, or capture a graph for this one",
-    )
+    return made

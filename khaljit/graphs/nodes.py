@@ -49,7 +49,7 @@ class KernelNode:
 @final
 @dataclass(frozen=True, slots=True)
 class CopyNode:
-    """A copy between two contiguous arrays that share no memory."""
+    """A copy between two contiguous arrays that share no memory, and are no parameters."""
 
     source: Array[Any]
     target: Array[Any]
@@ -71,8 +71,8 @@ class CopyNode:
 Node = KernelNode | CopyNode
 
 
-def rebound(node: Node, arrays: Mapping[str, Array[Any]], keep: bool) -> Node:
-    """A node with other arrays for its parameters; they stand for the parameters still if `keep`,
+def rebound(node: KernelNode, arrays: Mapping[str, Array[Any]], keep: bool) -> KernelNode:
+    """A launch with other arrays for its parameters; they stand for the parameters still if `keep`,
     else for what the new ones stand for."""
 
     def place(array: Array[Any]) -> Array[Any]:
@@ -93,8 +93,6 @@ def rebound(node: Node, arrays: Mapping[str, Array[Any]], keep: bool) -> Node:
             stands_for,
         )
 
-    if isinstance(node, CopyNode):
-        return CopyNode(place(node.source), place(node.target))
     operands = []
     for operand in node.dispatch.operands:
         owner = operand.owner

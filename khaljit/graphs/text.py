@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import html as escape
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from khaljit.arrays import Array
+from khaljit.graphs.declared import Declared
 from khaljit.graphs.nodes import KernelNode, Node, dependencies
 from khaljit.grids import Indirect
 
@@ -17,12 +18,12 @@ __all__ = ["dot", "html", "summary"]
 
 
 def summary(
-    device: Device, nodes: Sequence[Node], params: Mapping[str, str], facts: Mapping[str, str]
+    device: Device, nodes: Sequence[Node], params: Iterable[Declared], facts: Mapping[str, str]
 ) -> str:
     """What a graph holds, as a table."""
     buffers = {id(array.buffer): array for node in nodes for array, _ in node.uses()}
     lines = [f"graph on {device}: {len(nodes)} nodes, {len(buffers)} buffers"]
-    lines += [f"  parameter {name}: {kind}" for name, kind in params.items()]
+    lines += [f"  parameter {param.name}: {param}" for param in params]
     lines += [f"  {name}: {fact}" for name, fact in facts.items()]
     if nodes:
         lines.append(f"{'#':>5}  {'node':<20} {'workgroups':<18} {'after':<12} arrays")

@@ -289,10 +289,6 @@ class CudaDevice(MemoryDevice):
         with self.use(source, target) as stream:
             self.call("cuMemcpyDtoDAsync", to, start, nbytes, stream)
 
-    def can_copy_bytes(self, source: Array[Any], target: Array[Any]) -> bool:
-        """Copies of a graph's parameters are kernels, whose arguments can be changed."""
-        return source.param is None and target.param is None
-
     # Other GPUs.
 
     def reaches(self, other: Device) -> bool:
