@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import json
 import os
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import khaljit as kj
 from khaljit.backends.base import Device
+from khaljit.jit import jit
 from khaljit.manifest import Manifest, Recorder, Specialisation
+from khaljit.tracer.ir import Options
 
 SCRIPT = """
 import os, sys
@@ -146,6 +151,20 @@ def test_threads_record_into_one_file(tmp_path: Path) -> None:
     manifest = Manifest.read(path)
     assert len(manifest.targets) == 16
     assert sum(map(len, manifest.targets.values())) == len({(n % 16, n % 3) for n in range(64)})
+
+
+def test_every_option_can_be_asked_for_again() -> None:
+    """What a manifest says of options, `jit` takes."""
+    options = {one.name for one in dataclasses.fields(Options)}
+    assert options | {"workgroup", "salt"} <= set(inspect.signature(jit).parameters)
+    unusual: dict[str, Any] = {name: not getattr(Options(), name) for name in options}
+    made = jit(scale.__wrapped__, workgroup=(8, 2), salt="x", **unusual)  # type: ignore[attr-defined]
+    assert made._settings.unusual() == {**unusual, "workgroup": [8, 2, 1], "salt": "x"}
+
+
+@kj.jit
+def scale(a: kj.Array1[kj.f32], s: kj.f32) -> None:
+    a[0] *= s
 
 
 def test_manifests_are_merged() -> None:
