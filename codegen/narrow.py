@@ -67,7 +67,7 @@ class _Narrow(Rewriter):
     def run(self) -> Trace:
         trace = super().run()
         arrays = tuple(replace(a, memory=self._memory(a.memory)) for a in trace.arrays)
-        scalars = tuple(ScalarParam(s.name, self.dtype(s.dtype)) for s in trace.scalars)
+        scalars = tuple(ScalarParam(s.name, self.dtype(s.dtype), s.dtype) for s in trace.scalars)
         return replace(trace, arrays=arrays, scalars=scalars)
 
     def dtype(self, dtype: DType) -> DType:

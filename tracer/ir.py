@@ -291,10 +291,15 @@ class ArrayParam:
 @final
 @dataclass(frozen=True, slots=True)
 class ScalarParam:
-    """A scalar argument, or one scalar of a struct or vector argument."""
+    """A scalar argument, or one scalar of a struct or vector argument.
+
+    Attributes:
+        passed: the type that the host packs, where the trace has the bits in another one.
+    """
 
     name: str
     dtype: DType
+    passed: DType | None = None
 
 
 @dataclass(frozen=True, slots=True)

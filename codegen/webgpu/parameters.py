@@ -25,7 +25,7 @@ class Parameters:
 
     def __init__(self, trace: Trace) -> None:
         self._sources: Final = [Source("scalar", k) for k in range(len(trace.scalars))]
-        self._types: Final = [scalar.dtype for scalar in trace.scalars]
+        self._types: Final = [scalar.passed or scalar.dtype for scalar in trace.scalars]
         self._numbers: Final = {source: k for k, source in enumerate(self._sources)}
 
     def value(self, builder: Builder, source: Source, whole: DType, dtype: DType) -> Value:
