@@ -11,9 +11,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import khaljit as kj
-from khaljit.arguments import Parameters, Signature
+from khaljit.arguments import (
+    Group,
+    Parameters,
+    Signature,
+    array_entry,
+    const_entry,
+    scalar_entry,
+)
 from khaljit.jit import Kernel
 from khaljit.signature_text import write_signature
 from khaljit.signatures import parse_signature, split_signature
@@ -126,6 +135,66 @@ def test_what_is_written_of_a_call_is_read_again(
     assert written.replace(" unaligned", "") == text.replace(" unaligned", "")
     parameters = parameters_of(function)
     assert parse_signature(written, parameters) == signature
+
+
+KINDS = [kj.f32, kj.u8, kj.bf16, kj.bool, kj.vec3, kj.ivec2, kj.vec(3, kj.i8), kj.mat4, kj.quat]
+CONSTANTS = st.recursive(
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        st.integers(),
+        st.floats(allow_nan=False),
+        st.text(),
+        st.sampled_from([kj.f16, kj.vec2, Mode.EXACT, double, np.int8(-3), np.float32(0.1)]),
+    ),
+    lambda parts: st.lists(parts, max_size=3).map(tuple),
+    max_leaves=6,
+)
+
+
+@st.composite
+def arrays(draw: st.DrawFn) -> tuple[object, ...]:
+    """An array's entry, and which shape and view it shares with others that share them."""
+    kind, ndim = draw(st.sampled_from(KINDS)), draw(st.integers(0, 4))
+    contiguous, aligned = draw(st.booleans()) or not ndim, draw(st.booleans())
+    entry = array_entry(kind, ndim, contiguous, aligned)
+    shape = (ndim, draw(st.integers(0, 2)) if ndim else 0)
+    return entry, shape, (entry, shape, draw(st.integers(0, 1)))
+
+
+ITEMS = st.recursive(
+    st.one_of(
+        arrays(),
+        st.sampled_from(KINDS).map(scalar_entry),
+        CONSTANTS.map(lambda value: const_entry((value,) if type(value) is tuple else value)),
+    ),
+    lambda parts: st.lists(parts, max_size=3),
+    max_leaves=6,
+)
+
+
+def _completed(item: Any, places: list[tuple[object, ...]]) -> object:
+    """The entry of a drawn item; its arrays are entered."""
+    if isinstance(item, list):
+        parts = tuple(_completed(part, places) for part in item)
+        return Group(tuple, tuple(map(str, range(len(parts)))), parts)
+    if isinstance(item, tuple):
+        places.append(item)
+        return item[0]
+    return item
+
+
+@settings(deadline=None)
+@given(st.tuples(ITEMS, ITEMS, ITEMS), st.sampled_from([32, 64]))
+def test_any_signature_reads_as_it_was_written(items: tuple[Any, ...], bits: int) -> None:
+    places: list[tuple[object, ...]] = []
+    entries = tuple(_completed(item, places) for item in items)
+    shapes, views = [one[1] for one in places], [one[2] for one in places]
+    signature = Signature(
+        entries, bits, tuple(map(shapes.index, shapes)), tuple(map(views.index, views))
+    )
+    text = write_signature(signature)
+    assert parse_signature(text, parameters_of(no_annotations)) == signature, text
 
 
 def test_the_width_of_indices_is_written() -> None:
