@@ -269,7 +269,7 @@ class Kernel(KernelBase):
             plan.strides,
             plan.guards,
         )
-        if NATIVE is not None:
+        if NATIVE is not None and self._native.is_new(plan, args, kwargs):
             values = self._known().bind(args, {**self._constants, **kwargs})
             sample = Sample(self._known(), values, len(args), tuple(kwargs), call, signature)
             self._native.learn(self, sample, plan, device)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -40,6 +40,7 @@ from khaljit.tracer.records import dataclass
 __all__ = ["NativePlans", "Plan", "Sample"]
 
 MOST_PLANS: Final = 8  # of a kernel
+MOST_SEEN: Final = 64  # forms of launches of a kernel
 
 if NATIVE is not None:
     NATIVE.know_arrays(Array)
@@ -177,7 +178,20 @@ class NativePlans:
     def __init__(self, workgroup: tuple[int, int, int]) -> None:
         self._workgroup: Final = workgroup
         self._known: Final[dict[object, tuple[Plan, Any]]] = {}
+        self._seen: Final[dict[object, Plan]] = {}
         self._lock: Final = threading.Lock()
+
+    def is_new(self, plan: Plan, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether no launch of this plan has had arguments of such types. What is launched by
+        Python again and again shall not be described each time."""
+        types = map(type, (*args, *kwargs.values()))
+        key = (id(plan), *kwargs, len(args), *types, CURRENT.get() is None)
+        if self._seen.get(key) is plan:
+            return False
+        if len(self._seen) >= MOST_SEEN:
+            self._seen.clear()
+        self._seen[key] = plan
+        return True
 
     def learn(self, kernel: KernelBase, sample: Sample, plan: Plan, device: Device) -> None:
         """Let the kernel's next launches like a sample go the native way, where there is one."""
