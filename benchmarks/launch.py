@@ -6,12 +6,11 @@ calling thread; the kernel's own few nanoseconds are in it. Peers that are insta
 
 from __future__ import annotations
 
-import importlib.util
 import time
 import timeit
 from collections.abc import Callable
 from statistics import median
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import numpy as np
 import typer
@@ -19,7 +18,8 @@ from rich.console import Console
 from rich.table import Table
 
 import khaljit as kj
-from benchmarks import kernels, numba_peers
+from benchmarks import kernels, launch_peers, numba_peers
+from benchmarks.launch_peers import Statement
 from benchmarks.measure import machine
 from khaljit.extension import NATIVE
 
@@ -46,9 +46,6 @@ def captures_8(
     if i < out.size:
         out[i] = C0 * a[i] + C1 * b[i] + C2 * c[i] + C3 * d[i] + C4 * e[i] + C5 * f[i] + C6 * g[i]
         out[i] += C7
-
-
-Statement = tuple[str, dict[str, Any]]
 
 
 def statements() -> dict[str, dict[str, Statement]]:
@@ -88,15 +85,8 @@ def statements() -> dict[str, dict[str, Statement]]:
                 "f": numba_peers.compiled(numba_peers.launch_8, parallel=parallel),
             },
         )
-    if importlib.util.find_spec("jax") is not None:
-        first["JAX"] = _jax()
+    first.update(launch_peers.installed(ELEMENTS))
     return {"2 arrays and a number": first, "8 arrays": second}
-
-
-def _jax() -> Statement:
-    jax: Any = importlib.import_module("jax")
-    x = jax.numpy.arange(ELEMENTS, dtype=np.float32)
-    return "f(x, 2.0).block_until_ready()", {"x": x, "f": jax.jit(lambda x, a: a * x)}
 
 
 def measure(table: dict[str, Statement], rounds: int) -> dict[str, float]:
