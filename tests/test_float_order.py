@@ -103,3 +103,25 @@ def test_constants_in_a_kernel_that_uses_what_a_compare_exchange_gives() -> None
     constants[3](lock, out)
     _same(out, np.array([math.inf, math.nan, math.inf], np.float16))
     assert list(lock) == [7, 1, 7]
+
+
+def test_zeros_that_a_compiler_may_find_are_zeros_all_the_same() -> None:
+    @kj.jit(contract=False)
+    def zeros(a: kj.Array1[kj.i32], out: kj.Array2[kj.f32], order: kj.Array1[kj.i32]) -> None:
+        i = kj.global_id(0)
+        if i < a.size:
+            narrow, own = kj.local(kj.bf16, 1), kj.local(kj.f32, 1)
+            narrow[0], own[0] = 0.0, 0.0
+            out[i, 0] = kj.f32(0.0 / kj.trunc(narrow[0]))
+            out[i, 1] = 0.0 / kj.floor(own[0])
+            out[i, 2] = own[0] * math.inf
+            count = 0
+            while count < 4 and kj.isfinite(kj.f32(-math.inf)):
+                count += 1
+            order[i] = 1 if -kj.i64(count) <= kj.i64(a[i]) else 0
+
+    a = np.array([0, 1, -1, 5, -(2**31)], np.int32)
+    out, order = np.full((5, 3), 77, np.float32), np.full(5, 77, np.int32)
+    zeros[5](a, out, order)
+    assert np.isnan(out).all()
+    assert list(order) == [1, 1, 0, 1, 0]

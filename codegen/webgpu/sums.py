@@ -42,7 +42,10 @@ _SUMS: Final = frozenset({Op.ADD, Op.SUB, Op.FMA})
 _PARTED: Final = _SUMS | {Op.MUL}
 _ORDERS: Final = frozenset({Op.LT, Op.LE, Op.GT, Op.GE})
 _PRODUCTS: Final = frozenset({Op.MUL, Op.FMA})
-_SAME_ZERO: Final = frozenset({Op.CAST, Op.BITCAST, Op.NEG})
+# Of 0 these are 0.
+_SAME_ZERO: Final = frozenset(
+    {Op.CAST, Op.BITCAST, Op.NEG, Op.ABS, Op.FLOOR, Op.CEIL, Op.TRUNC, Op.ROUND}
+)
 _DEPTH: Final = 4
 _CONSTANT: Final = "constant"
 

@@ -114,26 +114,37 @@ class _Words(Rewriter):
         if op is Op.CAST and dtype in HELD:
             return self._integer(args[0], dtype)
         if op in _ORDER and args[0].dtype is i64:
-            args = self._in_32_bits(*args)
+            args = self._ordered(*args)
         if op in _HIDDEN and args[0].dtype in (f32, f64):
             args = self._sums.operands(op, args)
         if chooses_extreme(op, args) and args[1].dtype in (f32, f64):
             args = self._sums.chosen(*args)
         return self._build(op, args, dtype)
 
-    def _in_32_bits(self, x: Value, y: Value) -> tuple[Value, Value]:
-        """The operands of an order of a widened integer and a constant, before it was widened.
+    def _ordered(self, x: Value, y: Value) -> tuple[Value, Value]:
+        """The operands of an order of integers of 64 bits.
 
-        Mesa 22.3 compares the wide ones without their sign.
+        Mesa 22.3 compares a widened integer with what it knows to be a constant, but forgets the
+        sign. So integers that both fit are compared as they were before, and others are hidden.
         """
-        for wide, other in ((x, y), (y, x)):
-            number = constant(other)
-            if wide.op is not Op.CAST or wide.args[0].dtype is not i32 or number is None:
-                continue
-            if -(1 << 31) <= number < 1 << 31:
-                narrow = self.builder.const(i32, number)
-                return (wide.args[0], narrow) if wide is x else (narrow, wide.args[0])
-        return x, y
+        narrow = self._narrow(x), self._narrow(y)
+        if narrow[0] is not None and narrow[1] is not None:
+            return narrow[0], narrow[1]
+        return self._opaque(x), self._opaque(y)
+
+    def _narrow(self, x: Value) -> Value | None:
+        """An integer of 64 bits as one of 32, if it surely is one."""
+        if x.op is Op.CAST and x.args[0].dtype is i32:
+            return x.args[0]
+        number = constant(x)
+        fits = number is not None and -(1 << 31) <= number < 1 << 31
+        return self.builder.const(i32, int(number)) if number is not None and fits else None
+
+    def _opaque(self, x: Value) -> Value:
+        """A widened integer of which a driver does not know that."""
+        if x.op is not Op.CAST or x.args[0].dtype is not i32:
+            return x
+        return self._write.or_(x, self._write.bitcast(self._zero(x), i64))
 
     def run(self) -> Trace:
         trace = super().run()
@@ -314,7 +325,10 @@ class _Words(Rewriter):
         place = self._place(value, args)
         start = len(args) - len(value.operands)
         if value.op is Op.LOAD:
-            return self._places.load(place)
+            loaded = self._places.load(place)
+            # The bits of a bf16, of which a driver may know that 0 was stored (``sums.py``).
+            local = value.memory.space is Space.LOCAL and value.dtype is u16
+            return self._write.or_(loaded, self._zero(loaded)) if local else loaded
         if value.op is Op.STORE:
             self._places.store(place, args[start])
             return None
