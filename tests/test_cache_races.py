@@ -195,6 +195,7 @@ def test_the_lease_of_a_killed_process_is_taken_over(folder: Path) -> None:
 
 
 def test_a_living_builder_is_waited_for_a_bounded_time(folder: Path) -> None:
+    """NVIDIA/numba-cuda#204."""
     holder = start(HOLDER, folder)
     try:
         store = Store.open(folder, wait=0.3)

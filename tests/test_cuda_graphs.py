@@ -68,6 +68,38 @@ def test_generated_sequences_replay_what_they_do_eagerly(gpu: CudaDevice, seed: 
     assert disagreement(gpu, seed) is None
 
 
+WRITTEN = """
+.version 7.8
+.target sm_90
+.address_size 64
+.visible .entry main(.param .align 8 .b8 params[8])
+{
+    .reg .b64 %d<1>;
+    .reg .b32 %r<1>;
+    ld.param.b64 %d0, [params+0];
+    ld.global.b32 %r0, [%d0];
+    add.s32 %r0, %r0, 5;
+    st.global.b32 [%d0], %r0;
+    ret;
+}
+"""
+
+
+def test_hand_written_code_in_graphs(gpu: CudaDevice) -> None:
+    kernel = gpu.load(WRITTEN, "main", "i32[:]", workgroup=1)
+    x, y = gpu.zeros(4, kj.i32), gpu.zeros(4, kj.i32)
+    with gpu.capture() as graph:
+        z = graph.param("z", default=x)
+        kernel[1](z)
+        kernel[1](z[1:])
+        kernel[1](x)
+    graph.launch()
+    graph.launch(z=y)
+    graph.launch()
+    assert x.numpy().tolist() == [25, 10, 0, 0]
+    assert y.numpy().tolist() == [5, 5, 0, 0]
+
+
 def test_a_launch_is_one_call_of_the_driver(gpu: CudaDevice, fake: FakeDriver) -> None:
     x = gpu.zeros(8, kj.i32)
     with gpu.capture() as graph:

@@ -116,6 +116,28 @@ def test_wgsl_in_encoders_profiles_and_on_indirect_grids(gpu: WebGpuDevice) -> N
     assert [entry.label for entry in profile.entries()] == ["scaling", "second"]
 
 
+@pytest.mark.parametrize("form", ["immediate", "uniform"])
+def test_wgsl_in_graphs(gpu: WebGpuDevice, form: str) -> None:
+    if form == "immediate" and not gpu.immediates:
+        pytest.skip("the device has no immediates")
+    code, uniform = (IMMEDIATE, None) if form == "immediate" else (UNIFORM, 5)
+    scale = gpu.load(code, "scale", PARAMS, workgroup=64, uniform=uniform)
+    x, y, z = gpu.full(100, 3.0), gpu.zeros(100), gpu.zeros(100)
+    counts = gpu.array(np.array([1, 1, 1], np.uint32))
+    with gpu.capture() as graph:
+        factor = graph.param("factor", kj.f32, default=2.0)
+        out = graph.param("out", default=y)
+        scale[100](x, out, factor, 100)
+        scale[kj.Indirect(counts)](out, x, 1.0, 100)
+    graph.launch()
+    assert y.numpy().tolist() == [6.0] * 100
+    graph.launch(factor=10.0, out=z)
+    assert z.numpy().tolist() == [60.0] * 64 + [30.0] * 36
+    counts.write(np.array([2, 1, 1], np.uint32))
+    graph.launch()
+    assert x.numpy().tolist() == [120.0] * 64 + [6.0] * 36
+
+
 def test_numbers_stand_where_wgsl_has_them(gpu: WebGpuDevice) -> None:
     code = """
     struct Numbers { a: u32, b: vec3<f32>, c: f32, d: vec2<i32>, e: u32, f: vec4<u32> }

@@ -15,7 +15,13 @@ import numpy as np
 import pytest
 
 import khaljit as kj
+from khaljit import loading
 from khaljit.backends.base import Device
+from khaljit.backends.cpu import replay as cpu_replay
+from khaljit.backends.cpu.loader import read
+from khaljit.codegen.llvm import replay
+from khaljit.codegen.llvm.assemble import assemble
+from khaljit.codegen.llvm.target import LEVELS, CpuTarget
 from khaljit.graphs.graph import Graph
 from tests.graph_programs import disagreement
 
@@ -116,6 +122,8 @@ def test_fills_of_a_capture_take_parameters(device: Device) -> None:
 
 
 def test_a_kernel_that_is_first_met_inside_is_compiled_there(device: Device) -> None:
+    """NVIDIA/warp#564."""
+
     @kj.jit
     def fresh(x: kj.Array1[kj.i32]) -> None:
         i = kj.global_id(0)
@@ -416,6 +424,32 @@ def test_a_constant_cannot_be_a_parameter(device: Device) -> None:
     assert x.numpy()[0] == 3
 
 
+def test_many_numbers_and_long_graphs(device: Device, rng: Rng) -> None:
+    """More numbers than WebGPU's immediates hold, more nodes than a list of its dispatches."""
+    scope: dict[str, Any] = {"kj": kj}
+    names = [f"p{k}" for k in range(70)]
+    exec(
+        f"def weigh(out, at, {', '.join(names)}):\n"
+        f"    out[at] += {' + '.join(f'{k + 1} * {name}' for k, name in enumerate(names))}\n",
+        scope,
+    )
+    weigh = kj.jit(scope["weigh"])
+    out, hits = device.zeros(2, kj.i32), device.zeros(1, kj.u32)
+    values = rng.integers(-50, 50, 70).tolist()
+    with device.capture() as graph:
+        first = graph.param("first", kj.i32)
+        for _ in range(300):
+            count[16](hits)
+        weigh[1](out, 1, first, *values[1:])
+        for _ in range(300):
+            count[16](hits)
+    graph.launch(first=values[0])
+    graph.launch(first=values[0] + 3)
+    weight = sum((k + 1) * value for k, value in enumerate(values))
+    assert out.numpy().tolist() == [0, 2 * weight + 3]
+    assert hits.numpy()[0] == 2 * 600 * 16
+
+
 # Graphs in graphs.
 
 
@@ -470,6 +504,30 @@ def test_a_graph_keeps_alive_what_it_uses(device: Device) -> None:
     graph.launch(repeat=2)
     assert seen.numpy().tolist() == [2 * (n + n + 500) for n in range(10)]
     assert all((one.numpy() == 77).all() for one in others)
+
+
+def test_code_in_a_graph_outlives_what_is_kept_of_loaded_code(
+    device: Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """facebookexperimental/triton#1289: loaded code is bounded, and pinned by graphs."""
+    monkeypatch.setattr(loading, "MAX_IDLE", 1)
+
+    def adder(k: int) -> Any:
+        @kj.jit
+        def add(x: kj.Array1[kj.i32]) -> None:
+            x[0] += k
+
+        return add
+
+    x = device.zeros(1, kj.i32)
+    with device.capture() as graph:
+        for k in range(5):
+            adder(10**k)[1](x)
+    for k in range(5, 9):
+        adder(10**k)[1](x)
+    gc.collect()
+    graph.launch()
+    assert x.numpy()[0] == 111_111_111
 
 
 SCALE = 2.0
@@ -679,6 +737,28 @@ def test_large_and_small_launches_follow_each_other() -> None:
     assert hits.numpy()[0] == 4 * 32
     assert (x.numpy()[4:] == 7.5).all()
     assert (x.numpy()[:4] == 47.5).all()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("system", ["linux", "darwin", "win32"])
+def test_what_runs_a_list_calls_nothing_outside_itself(level: str, system: str) -> None:
+    if system != "linux" and level == "x86-64-v2":
+        pytest.skip("one level of each kind is enough")
+    target = CpuTarget(level, system=system)
+    code = assemble(replay.text(target), target)  # which looks for undefined symbols
+    assert read(code).names.keys() >= {replay.NAME}
+
+
+def test_without_a_compiler_a_list_runs_as_it_was_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = kj.device("cpu", threads=1)
+    x, y = device.zeros(4), device.zeros(4)
+    step[4](x, y, 1.0)
+    monkeypatch.setattr(cpu_replay, "runner_of", lambda target: None)
+    with device.capture() as graph:
+        step[4](x, y, graph.param("dt", kj.f32))
+        step[4](y, x, 1.0)
+    graph.launch(repeat=2, dt=2.0)
+    assert (x.numpy() == 6).all()
 
 
 def test_the_null_device_records_and_runs_nothing() -> None:

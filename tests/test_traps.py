@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -677,6 +678,37 @@ def test_workgroups_have_their_size_on_every_device(device: Device, size: int) -
 
 
 # The processor, threads and processes.
+
+
+def test_threads_record_and_compile_different_kernels_at_once(device: Device) -> None:
+    """NVIDIA/warp#1474, NVIDIA/warp#1705: nothing that they share is in the way."""
+
+    def adder(k: int) -> Any:
+        @kj.jit
+        def add(x: kj.Array1[kj.i32]) -> None:
+            i = kj.global_id(0)
+            total = 0
+            for n in range(k + 1):
+                total += n
+            if i < x.size:
+                x[i] += total
+
+        return add
+
+    arrays = [device.zeros(20, kj.i32) for _ in range(12)]
+    begin = threading.Barrier(len(arrays))
+
+    def work(k: int) -> None:
+        begin.wait()
+        adder(k)[20](arrays[k])
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(len(arrays))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for k, array in enumerate(arrays):
+        assert (array.numpy() == k * (k + 1) // 2).all()
 
 
 @pytest.mark.parametrize("threads", [2, 3])
