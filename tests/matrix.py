@@ -34,6 +34,7 @@ __all__ = [
     "apart",
     "array_of",
     "each",
+    "exact",
     "expect",
     "judged",
     "kernel",
@@ -43,6 +44,7 @@ __all__ = [
     "scalars",
     "tame",
     "unless_able",
+    "whole",
 ]
 
 SIZE: Final = 757
@@ -96,6 +98,18 @@ def poisoned(shape: int | tuple[int, ...], dtype: DType) -> Array:
 def scalars(dtype: DType, array: Array) -> list[Any]:
     """The elements of an array as plain Python's numbers, which have operators."""
     return [plain.from_memory(dtype, raw) for raw in array.ravel()]
+
+
+def exact(dtype: DType, values: Array) -> Array:
+    """Small whole numbers in the memory of a type."""
+    if dtype is bf16:
+        return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return values.astype(dtype.numpy)
+
+
+def whole(dtype: DType, array: Array) -> list[int]:
+    """Whole numbers from the memory of a type."""
+    return [int(one.value) for one in scalars(dtype, array)]
 
 
 # What a device can do.

@@ -1,4 +1,4 @@
-"""The behaviour matrix: memory, atomics, vectors and collectives, in every dtype and device."""
+"""The behaviour matrix: memory, atomics and vectors, in every dtype and device."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from tests.matrix import (
     able_atomic,
     array_of,
     each,
+    exact,
     expect,
     kernel,
     operands,
@@ -28,24 +29,13 @@ from tests.matrix import (
     scalars,
     tame,
     unless_able,
+    whole,
 )
 
 Rng = np.random.Generator
 Array = NDArray[Any]
 
 _NUMBERS: Final = (*INTEGERS, *FLOATS)
-
-
-def exact(dtype: DType, values: Array) -> Array:
-    """Small whole numbers in the memory of a type."""
-    if dtype is bf16:
-        return (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
-    return values.astype(dtype.numpy)
-
-
-def whole(dtype: DType, array: Array) -> list[int]:
-    """Whole numbers from the memory of a type."""
-    return [int(one.value) for one in scalars(dtype, array)]
 
 
 # Loads and stores.
@@ -395,54 +385,6 @@ def test_atomics_in_shared_memory(device: Device, rng: Rng, dtype: DType) -> Non
         return
     sums = numbers.reshape(4, 12, 3).sum(1)
     assert whole(dtype, out) == (np.minimum(sums, 1) if dtype is bool_ else sums).ravel().tolist()
-
-
-# Collectives of a workgroup.
-
-
-@each(_NUMBERS)
-@pytest.mark.parametrize("size", [24, 1, 33])
-def test_workgroup_collectives(device: Device, rng: Rng, dtype: DType, size: int) -> None:
-    def body(a: Any, out: Any) -> None:
-        i = kj.global_id(0)
-        x = a[i]
-        out[i, 0] = kj.workgroup_add(x)
-        out[i, 1] = kj.workgroup_min(x)
-        out[i, 2] = kj.workgroup_max(x)
-        out[i, 3] = kj.workgroup_inclusive_add(x)
-        out[i, 4] = kj.workgroup_exclusive_add(x)
-        out[i, 5] = kj.workgroup_broadcast(x, size - 1)
-
-    values = rng.integers(0, 4, (3, size))
-    out = poisoned((3 * size, 6), dtype)
-    made = kernel(body, {"a": array_of(dtype), "out": array_of(dtype, 2)}, workgroup=size)
-    with unless_able(able(device, dtype)):
-        made[3 * size](exact(dtype, values.ravel()), out)
-    if not able(device, dtype):
-        return
-    running = values.cumsum(1)
-    columns = [
-        *(reduce(1, keepdims=True) for reduce in (values.sum, values.min, values.max)),
-        *(running, running - values, values[:, -1:]),
-    ]
-    expected = np.stack([np.broadcast_to(one, values.shape) for one in columns], -1)
-    assert whole(dtype, out) == expected.ravel().tolist()
-
-
-def test_workgroup_any_and_all(device: Device, rng: Rng) -> None:
-    def body(a: Any, out: Any) -> None:
-        i = kj.global_id(0)
-        out[i, 0] = kj.workgroup_any(a[i])
-        out[i, 1] = kj.workgroup_all(a[i])
-
-    values = rng.integers(0, 2, (8, 6)).astype(np.bool_)
-    values[0], values[1] = False, True
-    out = poisoned((48, 2), bool_)
-    kernel(body, {"a": array_of(bool_), "out": array_of(bool_, 2)}, workgroup=6)[48](
-        values.ravel(), out
-    )
-    expected = np.stack([values.any(1), values.all(1)], 1)
-    assert (out.reshape(8, 6, 2) == expected[:, None]).all()
 
 
 def test_values_that_a_device_lacks_are_refused_with_the_line(device: Device) -> None:

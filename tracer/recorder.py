@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from khaljit.tracer.build import Builder
+from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import Site, TraceError
 from khaljit.tracer.ir import Element, Memory, Space, Value
 from khaljit.tracer.ops import Op
@@ -191,7 +192,8 @@ class Recorder:
         constructs: open control-flow constructs of the rewritten source, innermost last.
         frames: open recorded loops, innermost last.
         jump: the construct and kind that a pending jump of the host's control flow unwinds to.
-        counts: number of shared, local and table memories so far.
+        counts: number of shared, local and table memories so far, and by dtype the number of the
+            shared memory that collectives of a workgroup speak through.
         outside: objects that were read from outside, by id; those made while tracing are not.
         sites: places in the source that notes point into.
         formatted: run-time values that an f-string asked for a text, with their formats.
@@ -207,7 +209,7 @@ class Recorder:
     constructs: list[Construct] = field(default_factory=list)
     frames: list[Frame] = field(default_factory=list)
     jump: tuple[Construct, str] | None = None
-    counts: dict[Space, int] = field(default_factory=dict)
+    counts: dict[Space | DType, int] = field(default_factory=dict)
     outside: dict[int, object] = field(default_factory=dict)
     sites: list[Site] = field(default_factory=list)
     formatted: list[tuple[object, str]] = field(default_factory=list)
@@ -260,6 +262,14 @@ class Recorder:
         number = self.counts.get(space, 0)
         self.counts[space] = number + 1
         return self.builder.memory(Memory(space, number, element, shape, data))
+
+    def scratch(self, dtype: DType, count: int) -> Value:
+        """Shared memory with an element per invocation of a workgroup: one for all uses."""
+        if dtype not in self.counts:
+            self.counts[dtype] = self.counts.get(Space.SHARED, 0)
+            return self.declare(Space.SHARED, Element.scalar(dtype), (count,))
+        memory = Memory(Space.SHARED, self.counts[dtype], Element.scalar(dtype), (count,))
+        return self.builder.memory(memory)
 
     def changed(self, before: Change | None, what: str) -> Change:
         """Remember that a part of a value is changed, whose last change nobody may have read."""
