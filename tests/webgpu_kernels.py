@@ -336,7 +336,7 @@ def moves(a: Any, b: Any) -> None:
     b[i, 2] = kj.subgroup_shuffle_xor(x, 1)
     b[i, 3] = kj.subgroup_shuffle_up(x, 2)
     b[i, 4] = kj.subgroup_shuffle_down(x, 3)
-    b[i, 5] = kj.subgroup_shuffle(x, x)
+    b[i, 5] = kj.subgroup_shuffle(x, kj.i32(x))
 
 
 def votes(a: Any, b: Any) -> None:
