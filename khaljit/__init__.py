@@ -9,6 +9,9 @@ from khaljit.annotations import (
 from khaljit.arrays import (
     Array,
 )
+from khaljit.backends.base import (
+    Device,
+)
 from khaljit.backends.cuda.streams import (
     stream,
 )
@@ -22,7 +25,6 @@ from khaljit.devices import (
     current_device,
     device,
     devices,
-    from_wgpu,
     use,
 )
 from khaljit.graphs.function import (
@@ -310,6 +312,7 @@ __all__ = [
     "CacheWarning",
     "CapabilityError",
     "Const",
+    "Device",
     "DeviceError",
     "GraphError",
     "Indirect",
@@ -383,7 +386,6 @@ __all__ = [
     "fmod",
     "fract",
     "frexp",
-    "from_wgpu",
     "gamma",
     "global_id",
     "graph",

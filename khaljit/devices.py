@@ -12,7 +12,7 @@ from khaljit.backends.base import Device, Target
 from khaljit.extension import Watched
 from khaljit.tracer.errors import ArgumentValueError, DeviceError, KhaljitError
 
-__all__ = ["CURRENT", "current_device", "device", "devices", "from_wgpu", "target", "use"]
+__all__ = ["CURRENT", "current_device", "device", "devices", "target", "use"]
 
 
 def _cpu(number: int | None, **options: Any) -> Device:
@@ -149,18 +149,6 @@ def target(name: str) -> Target:
 
             return parse_cuda(detail)
     return device(name).target
-
-
-def from_wgpu(handle: Any) -> Device:
-    """The device that works on a ``wgpu.GPUDevice`` of another library's, such as a renderer's.
-
-    ``device.adopt(buffer, kj.f32)`` makes an array of one of its buffers, and ``array.native``
-    gives the ``wgpu.GPUBuffer`` of an array. Commands of khaljit's are in the queue after
-    ``array.native``, ``device.poll()`` or anything that waits.
-    """
-    from khaljit.backends.webgpu.device import adopt_device
-
-    return adopt_device(handle)
 
 
 def devices() -> dict[str, Device | KhaljitError]:

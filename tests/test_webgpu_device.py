@@ -174,7 +174,7 @@ def test_devices_are_not_mixed(gpu: WebGpuDevice, handle: Any) -> None:
     with pytest.raises(kj.ArgumentValueError, match="live on"):
         add[4](gpu.zeros(4), kj.device("cpu").zeros(4), gpu.zeros(4))
     with pytest.raises(kj.ArgumentValueError, match="live on"):
-        add[4](gpu.zeros(4), kj.from_wgpu(handle).zeros(4), gpu.zeros(4))
+        add[4](gpu.zeros(4), kj.Device.from_wgpu(handle).zeros(4), gpu.zeros(4))
 
 
 def test_a_lost_device_is_an_error_and_can_be_opened_again() -> None:
@@ -213,7 +213,7 @@ def test_what_wgpu_refuses_names_the_kernels(handle: Any) -> None:
     def fours(a: kj.Array1[kj.f32]) -> None:
         a[kj.global_id(0)] = 4.0
 
-    gpu = kj.from_wgpu(handle)
+    gpu = kj.Device.from_wgpu(handle)
     assert isinstance(gpu, WebGpuDevice)
     usage = gpu.wgpu.BufferUsage.STORAGE
     counts = gpu.adopt(handle.create_buffer(size=16, usage=usage), kj.u32)
@@ -244,8 +244,8 @@ def test_a_failing_assertion_is_reported_at_the_next_wait(gpu: WebGpuDevice) -> 
 
 
 def test_a_foreign_device_and_its_buffers_are_adopted(handle: Any, rng: Rng) -> None:
-    gpu = kj.from_wgpu(handle)
-    assert kj.from_wgpu(handle) is gpu
+    gpu = kj.Device.from_wgpu(handle)
+    assert kj.Device.from_wgpu(handle) is gpu
     assert isinstance(gpu, WebGpuDevice)
     usage = gpu.wgpu.BufferUsage
     values = rng.random(64, np.float32)
@@ -268,11 +268,11 @@ def test_a_foreign_device_and_its_buffers_are_adopted(handle: Any, rng: Rng) -> 
     with pytest.raises(kj.ArgumentValueError, match="no buffer of"):
         _open("webgpu").adopt(buffer, kj.f32)
     with pytest.raises(kj.ArgumentValueError, match="no wgpu device"):
-        kj.from_wgpu(buffer)
+        kj.Device.from_wgpu(buffer)
 
 
 def test_adopted_buffers_tell_which_usage_they_lack(handle: Any) -> None:
-    gpu = kj.from_wgpu(handle)
+    gpu = kj.Device.from_wgpu(handle)
     assert isinstance(gpu, WebGpuDevice)
     usage = gpu.wgpu.BufferUsage
     with pytest.raises(kj.ArgumentValueError, match="without the usage STORAGE"):
@@ -480,7 +480,7 @@ def test_trust_can_be_switched_off(handle: Any, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setenv("KHALJIT_WEBGPU_TRUSTED", "0")
     monkeypatch.setattr(raw, "trusted_module", refuse)
-    array = kj.from_wgpu(handle).array([1.0, 2.0])
+    array = kj.Device.from_wgpu(handle).array([1.0, 2.0])
     double[2](array)
     assert array.numpy().tolist() == [2.0, 4.0]
 

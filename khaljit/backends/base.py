@@ -190,6 +190,18 @@ class Device(ABC):
     modules: Modules | None = None  # what is loaded; see `loading`
     reports: Reports | None = None  # of its kernels, once one is loaded that prints or asserts
 
+    @staticmethod
+    def from_wgpu(handle: Any) -> Device:
+        """The device that works on a ``wgpu.GPUDevice`` of another library's, such as a renderer's.
+
+        ``device.adopt(buffer, kj.f32)`` makes an array of one of its buffers, and ``array.native``
+        gives the ``wgpu.GPUBuffer`` of an array. Commands of khaljit's are in the queue after
+        ``array.native``, ``device.poll()`` or anything that waits.
+        """
+        from khaljit.backends.webgpu.device import adopt_device
+
+        return adopt_device(handle)
+
     def __repr__(self) -> str:
         return f"kj.device({self.name!r})"
 

@@ -235,7 +235,7 @@ class WebGpuDevice(MemoryDevice):
         if not isinstance(buffer, wgpu.GPUBuffer) or buffer._device is not self.handle:
             raise ArgumentValueError(
                 f"{buffer!r} is no buffer of {self}",
-                mend="adopt the buffer's own device: kj.from_wgpu(device)",
+                mend="adopt the buffer's own device: kj.Device.from_wgpu(device)",
             )
         if not buffer.usage & wgpu.BufferUsage.STORAGE:
             raise ArgumentValueError(
