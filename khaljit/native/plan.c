@@ -9,14 +9,39 @@
 
 #include <string.h>
 
-/* A number that changes with every change of a dict; 0 where Python has none (PEP 509). */
-static inline uint64_t version_of(PyObject *dict)
+/* A number that changes with every change of a dict, and is 0 where nobody notices those: dicts have
+ * such a number before Python 3.12 (PEP 509), and tell those who watch them from then on. */
+#if defined(Py_GIL_DISABLED)
+#define version_of(dict) 0
+#elif PY_VERSION_HEX < 0x030C0000
+#define version_of(dict) (((PyDictObject *)(dict))->ma_version_tag)
+#else
+#define version_of(dict) changes
+static uint64_t changes; /* of all dicts that are watched, and 1; or 0 */
+static int watcher;
+
+static int notice(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyObject *value)
 {
-#if PY_VERSION_HEX < 0x030C0000
-    return ((PyDictObject *)dict)->ma_version_tag;
+    (void)event, (void)dict, (void)key, (void)value;
+    changes++;
+    return 0;
+}
+#endif
+
+bool watch_dict(PyObject *dict)
+{
+#if !defined(Py_GIL_DISABLED) && PY_VERSION_HEX >= 0x030C0000
+    if (changes == 0 && (watcher = PyDict_AddWatcher(notice)) >= 0) {
+        changes = 1;
+    }
+    if (changes == 0) { /* others have all watchers that there are */
+        PyErr_Clear();
+        return true;
+    }
+    return PyDict_Watch(watcher, dict) == 0;
 #else
     (void)dict;
-    return 0;
+    return true;
 #endif
 }
 

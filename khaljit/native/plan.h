@@ -118,6 +118,10 @@ typedef struct {
     int64_t *slots;
 } Checked;
 
+/* plan.c */
+
+bool watch_dict(PyObject *dict); /* so that its changes are noticed; false with an error */
+
 /* target.c */
 
 bool target_parse(Target *target, const char *kind, PyObject *from);

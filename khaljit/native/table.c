@@ -157,6 +157,9 @@ static bool parse_guards(Plan *plan, PyObject *from)
                       : kind[0] == 'c' && PyCell_Check(owner)    ? CELL
                       : kind[0] == 'a'                           ? ATTRIBUTE
                                                                  : OTHER;
+        if (guard->kind == ITEM && !watch_dict(owner)) {
+            return false;
+        }
         guard->owner = Py_NewRef(owner);
         guard->name = Py_NewRef(name);
         guard->seen = Py_NewRef(seen);
