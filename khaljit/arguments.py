@@ -22,7 +22,6 @@ import numpy as np
 
 from khaljit.annotations import Annotation, ArrayOf, ConstOf, GroupOf, of_function, parse
 from khaljit.arrays import Array
-from khaljit.exchange import adopt, as_vectors
 from khaljit.graphs.params import ScalarParam
 from khaljit.tracer.build import to_number
 from khaljit.tracer.dtypes import ALL, DType, bf16, bool_, by_numpy, f16, f32, f64, i32, index_reach
@@ -282,6 +281,8 @@ class Parameters:
             return self._value(call, name, type(value), value)
         if type(value) in NUMBERS or isinstance(value, np.generic):
             return self._number(call, name, annotation, value)
+        from khaljit.exchange import adopt, as_vectors  # for arrays of other libraries
+
         foreign = adopt(value)
         if isinstance(foreign, np.ndarray):
             return self._numpy(call, name, annotation, foreign)

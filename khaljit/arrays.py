@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
 import numpy as np
 
 from khaljit.annotations import array_of
-from khaljit.exchange import dlpack_capsule, dlpack_device, interface_of
 from khaljit.tracer.elements import ElementType, element_of, host_dtype, inner_strides, tail
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
 
@@ -198,9 +197,13 @@ class Array(_OfElements[_E]):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
+        from khaljit.exchange import interface_of  # for those who exchange arrays
+
         return interface_of(self)
 
     def __dlpack_device__(self) -> tuple[int, int]:
+        from khaljit.exchange import dlpack_device
+
         return dlpack_device(self)
 
     def __dlpack__(
@@ -211,6 +214,8 @@ class Array(_OfElements[_E]):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
+        from khaljit.exchange import dlpack_capsule
+
         return dlpack_capsule(self, stream, max_version, dl_device, copy)
 
     @property

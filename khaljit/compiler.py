@@ -22,7 +22,6 @@ from khaljit.codegen.reports import with_reports
 from khaljit.keying import key_of
 from khaljit.logs import log, wants
 from khaljit.origin import Origin
-from khaljit.tracer.convergence import check
 from khaljit.tracer.errors import (
     CacheError,
     CapabilityError,
@@ -30,7 +29,8 @@ from khaljit.tracer.errors import (
     KhaljitError,
     TraceError,
 )
-from khaljit.tracer.ir import Trace
+from khaljit.tracer.ir import Trace, effects
+from khaljit.tracer.ops import Op
 from khaljit.tracer.passes.contract import contract
 from khaljit.tracer.records import dataclass
 
@@ -119,11 +119,19 @@ def find(trace: Trace, target: Target, origin: Origin | None = None) -> Compiled
 
 def canonical_key(trace: Trace, target: Target, origin: Origin | None = None) -> tuple[Trace, Key]:
     """A recorded trace as it is compiled, and the key of its code."""
-    check(trace)
+    _check(trace)
     trace = contract(trace)
     if target.reports:
         trace = with_reports(trace)
     return trace, key_of(trace, target, origin.salt if origin else None)
+
+
+def _check(trace: Trace) -> None:
+    """Refuse barriers that not all reach."""
+    if any(effect.op is Op.BARRIER or effect.op is Op.SUBGROUP for effect in effects(trace.body)):
+        from khaljit.tracer.convergence import check  # an analysis, for those who need it
+
+        check(trace)
 
 
 def _look_up(trace: Trace, name: Key, target: Target, origin: Origin | None) -> Compiled | None:

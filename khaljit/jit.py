@@ -33,7 +33,6 @@ from khaljit.loading import load
 from khaljit.logs import log, wants
 from khaljit.origin import Origin
 from khaljit.plans import NativePlans, Plan, Sample
-from khaljit.signatures import parse_signature
 from khaljit.specialising import keep_within_bounds
 from khaljit.tracer.errors import ArgumentError, ArgumentTypeError, ArgumentValueError, TraceError
 from khaljit.tracer.ir import Options, Space, Trace, effects, values
@@ -411,7 +410,7 @@ class Kernel(KernelBase):
     ) -> tuple[Signature, Call | None]:
         """What arguments, or one text in their place, ask for."""
         if len(args) == 1 and isinstance(args[0], str) and not kwargs:
-            return parse_signature(args[0], self._known()), None
+            return self._parsed(args[0]), None
         call = self._read(args, kwargs)
         return call.signature(0), call
 
@@ -438,9 +437,14 @@ class Kernel(KernelBase):
     def reads_as(self, text: str, signature: Signature) -> bool:
         """Whether a text stands for a signature."""
         try:
-            return parse_signature(text, self._known()) == signature
+            return self._parsed(text) == signature
         except ArgumentError:
             return False
+
+    def _parsed(self, text: str) -> Signature:
+        from khaljit.signatures import parse_signature  # for those who compile without arguments
+
+        return parse_signature(text, self._known())
 
     def cache_info(self) -> dict[str, int]:
         """How often this kernel was recorded, compiled, and found in the cache."""

@@ -8,7 +8,6 @@ from collections import OrderedDict
 from typing import Final, final
 
 from khaljit.backends.base import Device, Loaded
-from khaljit.backends.reporting import Reporting
 from khaljit.codegen.reports import has_report
 from khaljit.compiler import Compiled, again
 from khaljit.graphs.capture import apart
@@ -77,6 +76,8 @@ def load(device: Device, compiled: Compiled) -> Loaded:
         found = _loaded(device, compiled)
         found.origin = compiled.origin
         if has_report(trace):
+            from khaljit.backends.reporting import Reporting  # for kernels that print or assert
+
             found = Reporting(device, found, trace)
     return modules.put(content, found)
 

@@ -10,7 +10,6 @@ from typing import Any, Final, final
 
 from khaljit import modules
 from khaljit.arguments import Signature
-from khaljit.signature_text import write_signature
 from khaljit.tracer.records import dataclass
 
 __all__ = ["Origin"]
@@ -41,11 +40,20 @@ class Origin:
         """The kernel's own, for the key."""
         return self.options.get("salt")
 
+    @property
+    def text(self) -> str:
+        """The signature as text."""
+        from khaljit.signature_text import (
+            write_signature,  # a launch that finds its code needs none
+        )
+
+        return write_signature(self.signature)
+
     def about(self, target: str) -> dict[str, Any]:
         """What the cache's lists say of code that is made now for a target."""
         return {
             "kernel": self.path or self.kernel.__qualname__,
-            "signature": write_signature(self.signature),
+            "signature": self.text,
             "target": target,
             "created": int(time.time()),
         }
@@ -56,7 +64,7 @@ class Origin:
             return
         from khaljit.manifest import Specialisation, recorder
 
-        path, text = self.path, write_signature(self.signature)
+        path, text = self.path, self.text
         if path is None or not self.kernel.reads_as(text, self.signature):
             self._refuse(text if path else "no name in a module leads to it")
         else:

@@ -6,7 +6,6 @@ results, ``prof.try_take()`` does not.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import Token
@@ -113,6 +112,8 @@ class Profile:
             }
             for entry in self.entries()
         ]
+        import json  # for those who write one
+
         Path(path).write_text(json.dumps({"traceEvents": events}))
 
 

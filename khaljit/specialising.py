@@ -7,8 +7,6 @@ from collections.abc import Iterable, MutableMapping, Sequence
 from typing import Any, Final
 
 from khaljit.arguments import Signature
-from khaljit.signature_text import write_signature
-from khaljit.signatures import split_signature
 from khaljit.tracer.errors import PerformanceWarning
 
 __all__ = ["keep_within_bounds"]
@@ -42,6 +40,9 @@ def keep_within_bounds(
 
 def _explained(kernel: str, names: Sequence[str], signatures: Iterable[Signature]) -> str:
     """Which argument varies, and how."""
+    from khaljit.signature_text import write_signature  # for those who are warned
+    from khaljit.signatures import split_signature
+
     texts = [list(split_signature(write_signature(one).partition(";")[0])) for one in signatures]
     columns = list(zip(*texts, strict=True))
     counts = [len(set(column)) for column in columns]

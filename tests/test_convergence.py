@@ -13,7 +13,7 @@ from khaljit.tracer.dtypes import index
 from khaljit.tracer.errors import Site, TraceError
 from khaljit.tracer.ir import Options, Trace, Value
 from khaljit.tracer.ops import Op
-from khaljit.tracer.text import parse
+from khaljit.tracer.parsing import parse
 from tests.random_traces import random_trace
 
 _HEAD = """kernel k workgroup={workgroup} index=32

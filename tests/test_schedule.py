@@ -8,8 +8,8 @@ from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import i32
 from khaljit.tracer.ir import Access, Options, Region, Trace, Value, effects, regions, values
 from khaljit.tracer.ops import Op
+from khaljit.tracer.parsing import parse
 from khaljit.tracer.schedule import CODELESS, Schedule, schedule
-from khaljit.tracer.text import parse
 from tests.random_traces import random_trace
 
 _HEAD = """kernel k index=32

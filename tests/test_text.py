@@ -31,7 +31,8 @@ from khaljit.tracer.ir import (
 )
 from khaljit.tracer.numerics import memory_type
 from khaljit.tracer.ops import OPS, Op
-from khaljit.tracer.text import canonical, describe, parse, print_trace
+from khaljit.tracer.parsing import parse
+from khaljit.tracer.text import canonical, describe, print_trace
 from tests.building import edge_values
 from tests.random_traces import random_trace
 

@@ -10,7 +10,7 @@ import pytest
 from khaljit.tracer.interpret import interpret
 from khaljit.tracer.ir import Trace, Value, values
 from khaljit.tracer.ops import Op
-from khaljit.tracer.text import parse
+from khaljit.tracer.parsing import parse
 from khaljit.tracer.uniformity import MAX_STRIDE, Scope, Uniformity, analyse
 from tests.random_traces import random_trace
 

@@ -21,7 +21,7 @@ from khaljit.tracer.ir import (
     Value,
 )
 from khaljit.tracer.ops import Op
-from khaljit.tracer.text import parse
+from khaljit.tracer.parsing import parse
 from khaljit.tracer.verify import verify
 from tests.random_traces import random_trace
 

@@ -4,7 +4,6 @@ Python otherwise."""
 from __future__ import annotations
 
 import builtins
-import difflib
 import functools
 import operator
 import sys
@@ -272,6 +271,8 @@ def attribute(owner: Any, name: str) -> Any:
     except AttributeError as error:
         if not isinstance(owner, ModuleType):
             raise
+        import difflib  # for those who misspell
+
         close = difflib.get_close_matches(name, dir(owner), 1)
         mend = f"did you mean {owner.__name__}.{close[0]}?" if close else None
         raise TraceError(str(error), at=user_site(), mend=mend) from None

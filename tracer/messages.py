@@ -8,7 +8,6 @@ operand. An f-string asks each of its values for a text at once, so a run-time v
 from __future__ import annotations
 
 import re
-import string
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -40,6 +39,8 @@ def filled(text: str, parts: Sequence[Any], end: str) -> Template:
     texts: list[str] = []
     operands: list[Scalar] = []
     count = 0
+    import string  # for those who use one
+
     for literal, name, spec, conversion in string.Formatter().parse(text):
         texts.append(_escaped(literal))
         if name is None:

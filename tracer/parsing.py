@@ -31,13 +31,10 @@ from khaljit.tracer.ir import (
 )
 from khaljit.tracer.ops import ENDS, Op
 from khaljit.tracer.records import dataclass
+from khaljit.tracer.text import FLAGS, MEMORY_OPS
 
-__all__ = ["FLAGS", "MEMORY_OPS", "parse"]
+__all__ = ["parse"]
 
-# Options by their names in the text, in order.
-FLAGS: Final = ("contract", "fastmath", "unchecked", "debug")
-
-MEMORY_OPS: Final = frozenset({Op.LOAD, Op.STORE, Op.ATOMIC})
 # What stands for itself, or left or right of an ``if`` or ``loop``.
 _LEAVES: Final = frozenset({Op.CONST, Op.SCALAR, Op.MEMORY, Op.PARAM, Op.RESULT})
 _OPS: Final = {op.value: op for op in Op}

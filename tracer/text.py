@@ -52,10 +52,14 @@ from khaljit.tracer.ir import (
     Value,
 )
 from khaljit.tracer.ops import Op
-from khaljit.tracer.parsing import FLAGS, MEMORY_OPS, parse
 from khaljit.tracer.schedule import schedule
 
-__all__ = ["canonical", "describe", "parse", "print_trace"]
+__all__ = ["FLAGS", "MEMORY_OPS", "canonical", "describe", "print_trace"]
+
+# Options by their names in the text, in order.
+FLAGS: Final = ("contract", "fastmath", "unchecked", "debug")
+
+MEMORY_OPS: Final = frozenset({Op.LOAD, Op.STORE, Op.ATOMIC})
 
 
 def print_trace(trace: Trace) -> str:
