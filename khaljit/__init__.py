@@ -1,541 +1,94 @@
 """Write a compute kernel once, in Python; run it on any GPU, on NVIDIA and on the CPU."""
 
-from khaljit.annotations import (
-    Array1,
-    Array2,
-    Array3,
-    Const,
-)
-from khaljit.arrays import (
-    Array,
-)
-from khaljit.backends.base import (
-    Device,
-)
-from khaljit.backends.cuda.streams import (
-    stream,
-)
-from khaljit.cache.errors import (
-    CacheWarning,
-)
-from khaljit.compiler import (
-    cache_info,
-)
-from khaljit.devices import (
-    current_device,
-    device,
-    devices,
-    use,
-)
-from khaljit.graphs.function import (
-    graph,
-)
-from khaljit.grids import (
-    Indirect,
-    Workgroups,
-    over,
-)
-from khaljit.jit import (
-    jit,
-)
-from khaljit.readback import (
-    Readback,
-)
-from khaljit.tracer.arithmetic import (
-    select,
-)
-from khaljit.tracer.dtypes import (
-    bf16,
-    f16,
-    f32,
-    f64,
-    i8,
-    i16,
-    i32,
-    i64,
-    u8,
-    u16,
-    u32,
-    u64,
-)
-from khaljit.tracer.dtypes import (
-    bool_ as bool,
-)
-from khaljit.tracer.errors import (
-    ArgumentError,
-    ArgumentOverflowError,
-    ArgumentTypeError,
-    ArgumentValueError,
-    CacheError,
-    CapabilityError,
-    DeviceError,
-    GraphError,
-    InternalError,
-    KernelError,
-    KhaljitError,
-    PerformanceWarning,
-    TraceError,
-    TraceWarning,
-)
-from khaljit.tracer.intrinsics.bits import (
-    bitcast,
-    clz,
-    ctz,
-    extract_bits,
-    insert_bits,
-    mulhi,
-    popcount,
-    reverse_bits,
-    rotate,
-)
-from khaljit.tracer.intrinsics.ids import (
-    global_id,
-    grid_stride,
-    index,
-    lane_id,
-    local_id,
-    local_index,
-    max_subgroups,
-    num_subgroups,
-    num_workgroups,
-    subgroup_id,
-    subgroup_size,
-    unroll,
-    workgroup_id,
-    workgroup_size,
-)
-from khaljit.tracer.intrinsics.matrices import (
-    mat,
-    mat2,
-    mat2x2,
-    mat2x3,
-    mat2x4,
-    mat3,
-    mat3x2,
-    mat3x3,
-    mat3x4,
-    mat4,
-    mat4x2,
-    mat4x3,
-    mat4x4,
-)
-from khaljit.tracer.intrinsics.numbers import (
-    abs,
-    acos,
-    acosh,
-    all,
-    any,
-    asin,
-    asinh,
-    atan,
-    atan2,
-    atanh,
-    cbrt,
-    ceil,
-    cos,
-    cosh,
-    erf,
-    erfc,
-    exp,
-    exp2,
-    exp10,
-    expm1,
-    floor,
-    fma,
-    gamma,
-    hypot,
-    isfinite,
-    isinf,
-    isnan,
-    lgamma,
-    log,
-    log1p,
-    log2,
-    log10,
-    max,
-    maximum,
-    min,
-    minimum,
-    pow,
-    round,
-    rsqrt,
-    sign,
-    sin,
-    sincos,
-    sinh,
-    sqrt,
-    tan,
-    tanh,
-    trunc,
-)
-from khaljit.tracer.intrinsics.packing import (
-    pack_half2x16,
-    pack_snorm2x16,
-    pack_snorm4x8,
-    pack_unorm2x16,
-    pack_unorm4x8,
-    unpack_half2x16,
-    unpack_snorm2x16,
-    unpack_snorm4x8,
-    unpack_unorm2x16,
-    unpack_unorm4x8,
-)
-from khaljit.tracer.intrinsics.parts import (
-    copysign,
-    fmod,
-    fract,
-    frexp,
-    ldexp,
-    modf,
-    nextafter,
-    remainder,
-    signbit,
-)
-from khaljit.tracer.intrinsics.poses import (
-    pose2,
-    pose3,
-)
-from khaljit.tracer.intrinsics.printing import (
-    print,
-)
-from khaljit.tracer.intrinsics.quaternions import (
-    quat,
-)
-from khaljit.tracer.intrinsics.random import (
-    philox,
-    random_normal,
-    random_uniform,
-)
-from khaljit.tracer.intrinsics.storage import (
-    atomic_add,
-    atomic_and,
-    atomic_compare_exchange,
-    atomic_exchange,
-    atomic_load,
-    atomic_max,
-    atomic_min,
-    atomic_or,
-    atomic_store,
-    atomic_sub,
-    atomic_xor,
-    barrier,
-    constant,
-    local,
-    shared,
-    storage_barrier,
-    subgroup_barrier,
-)
-from khaljit.tracer.intrinsics.subgroup import (
-    subgroup_add,
-    subgroup_all,
-    subgroup_and,
-    subgroup_any,
-    subgroup_ballot,
-    subgroup_broadcast,
-    subgroup_broadcast_first,
-    subgroup_elect,
-    subgroup_exclusive_add,
-    subgroup_exclusive_max,
-    subgroup_exclusive_min,
-    subgroup_exclusive_mul,
-    subgroup_inclusive_add,
-    subgroup_inclusive_max,
-    subgroup_inclusive_min,
-    subgroup_inclusive_mul,
-    subgroup_max,
-    subgroup_min,
-    subgroup_mul,
-    subgroup_or,
-    subgroup_shuffle,
-    subgroup_shuffle_down,
-    subgroup_shuffle_up,
-    subgroup_shuffle_xor,
-    subgroup_xor,
-)
-from khaljit.tracer.intrinsics.vectors import (
-    bvec2,
-    bvec3,
-    bvec4,
-    clamp,
-    cross,
-    distance,
-    dot,
-    dvec2,
-    dvec3,
-    dvec4,
-    hvec2,
-    hvec3,
-    hvec4,
-    ivec2,
-    ivec3,
-    ivec4,
-    length,
-    mix,
-    normalize,
-    reflect,
-    refract,
-    smoothstep,
-    step,
-    uvec2,
-    uvec3,
-    uvec4,
-    vec,
-    vec2,
-    vec3,
-    vec4,
-)
-from khaljit.tracer.intrinsics.workgroup import (
-    uniform,
-    workgroup_add,
-    workgroup_all,
-    workgroup_any,
-    workgroup_broadcast,
-    workgroup_exclusive_add,
-    workgroup_inclusive_add,
-    workgroup_max,
-    workgroup_min,
-)
-from khaljit.tracer.structs import (
-    struct,
-)
+from importlib import import_module
 
-__all__ = [
-    "ArgumentError",
-    "ArgumentOverflowError",
-    "ArgumentTypeError",
-    "ArgumentValueError",
-    "Array",
-    "Array1",
-    "Array2",
-    "Array3",
-    "CacheError",
-    "CacheWarning",
-    "CapabilityError",
-    "Const",
-    "Device",
-    "DeviceError",
-    "GraphError",
-    "Indirect",
-    "InternalError",
-    "KernelError",
-    "KhaljitError",
-    "PerformanceWarning",
-    "Readback",
-    "TraceError",
-    "TraceWarning",
-    "Workgroups",
-    "abs",
-    "acos",
-    "acosh",
-    "all",
-    "any",
-    "asin",
-    "asinh",
-    "atan",
-    "atan2",
-    "atanh",
-    "atomic_add",
-    "atomic_and",
-    "atomic_compare_exchange",
-    "atomic_exchange",
-    "atomic_load",
-    "atomic_max",
-    "atomic_min",
-    "atomic_or",
-    "atomic_store",
-    "atomic_sub",
-    "atomic_xor",
-    "barrier",
-    "bf16",
-    "bitcast",
-    "bool",
-    "bvec2",
-    "bvec3",
-    "bvec4",
-    "cache_info",
-    "cbrt",
-    "ceil",
-    "clamp",
-    "clz",
-    "constant",
-    "copysign",
-    "cos",
-    "cosh",
-    "cross",
-    "ctz",
-    "current_device",
-    "device",
-    "devices",
-    "distance",
-    "dot",
-    "dvec2",
-    "dvec3",
-    "dvec4",
-    "erf",
-    "erfc",
-    "exp",
-    "exp2",
-    "exp10",
-    "expm1",
-    "extract_bits",
-    "f16",
-    "f32",
-    "f64",
-    "floor",
-    "fma",
-    "fmod",
-    "fract",
-    "frexp",
-    "gamma",
-    "global_id",
-    "graph",
-    "grid_stride",
-    "hvec2",
-    "hvec3",
-    "hvec4",
-    "hypot",
-    "i8",
-    "i16",
-    "i32",
-    "i64",
-    "index",
-    "insert_bits",
-    "isfinite",
-    "isinf",
-    "isnan",
-    "ivec2",
-    "ivec3",
-    "ivec4",
-    "jit",
-    "lane_id",
-    "ldexp",
-    "length",
-    "lgamma",
-    "local",
-    "local_id",
-    "local_index",
-    "log",
-    "log1p",
-    "log2",
-    "log10",
-    "mat",
-    "mat2",
-    "mat2x2",
-    "mat2x3",
-    "mat2x4",
-    "mat3",
-    "mat3x2",
-    "mat3x3",
-    "mat3x4",
-    "mat4",
-    "mat4x2",
-    "mat4x3",
-    "mat4x4",
-    "max",
-    "max_subgroups",
-    "maximum",
-    "min",
-    "minimum",
-    "mix",
-    "modf",
-    "mulhi",
-    "nextafter",
-    "normalize",
-    "num_subgroups",
-    "num_workgroups",
-    "over",
-    "pack_half2x16",
-    "pack_snorm2x16",
-    "pack_snorm4x8",
-    "pack_unorm2x16",
-    "pack_unorm4x8",
-    "philox",
-    "popcount",
-    "pose2",
-    "pose3",
-    "pow",
-    "print",
-    "quat",
-    "random_normal",
-    "random_uniform",
-    "reflect",
-    "refract",
-    "remainder",
-    "reverse_bits",
-    "rotate",
-    "round",
-    "rsqrt",
-    "select",
-    "shared",
-    "sign",
-    "signbit",
-    "sin",
-    "sincos",
-    "sinh",
-    "smoothstep",
-    "sqrt",
-    "step",
-    "storage_barrier",
-    "stream",
-    "struct",
-    "subgroup_add",
-    "subgroup_all",
-    "subgroup_and",
-    "subgroup_any",
-    "subgroup_ballot",
-    "subgroup_barrier",
-    "subgroup_broadcast",
-    "subgroup_broadcast_first",
-    "subgroup_elect",
-    "subgroup_exclusive_add",
-    "subgroup_exclusive_max",
-    "subgroup_exclusive_min",
-    "subgroup_exclusive_mul",
-    "subgroup_id",
-    "subgroup_inclusive_add",
-    "subgroup_inclusive_max",
-    "subgroup_inclusive_min",
-    "subgroup_inclusive_mul",
-    "subgroup_max",
-    "subgroup_min",
-    "subgroup_mul",
-    "subgroup_or",
-    "subgroup_shuffle",
-    "subgroup_shuffle_down",
-    "subgroup_shuffle_up",
-    "subgroup_shuffle_xor",
-    "subgroup_size",
-    "subgroup_xor",
-    "tan",
-    "tanh",
-    "trunc",
-    "u8",
-    "u16",
-    "u32",
-    "u64",
-    "uniform",
-    "unpack_half2x16",
-    "unpack_snorm2x16",
-    "unpack_snorm4x8",
-    "unpack_unorm2x16",
-    "unpack_unorm4x8",
-    "unroll",
-    "use",
-    "uvec2",
-    "uvec3",
-    "uvec4",
-    "vec",
-    "vec2",
-    "vec3",
-    "vec4",
-    "workgroup_add",
-    "workgroup_all",
-    "workgroup_any",
-    "workgroup_broadcast",
-    "workgroup_exclusive_add",
-    "workgroup_id",
-    "workgroup_inclusive_add",
-    "workgroup_max",
-    "workgroup_min",
-    "workgroup_size",
-]
+from khaljit.devices import devices  # these two have their modules' names, so they come at once
+from khaljit.jit import jit
+
+# What else there is, by the module that it is loaded from when it is first asked for: a process
+# pays for what it uses. To add a name: here, and in `__init__.pyi`.
+_NAMES = {
+    "khaljit.annotations": "Array1 Array2 Array3 Const",
+    "khaljit.arrays": "Array",
+    "khaljit.backends.base": "Device",
+    "khaljit.backends.cuda.streams": "stream",
+    "khaljit.cache.errors": "CacheWarning",
+    "khaljit.compiler": "cache_info",
+    "khaljit.devices": "current_device device use",
+    "khaljit.graphs.function": "graph",
+    "khaljit.grids": "Indirect Workgroups over",
+    "khaljit.readback": "Readback",
+    "khaljit.tracer.arithmetic": "select",
+    "khaljit.tracer.dtypes": "bf16 f16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 bool",
+    "khaljit.tracer.errors": (
+        "ArgumentError ArgumentOverflowError ArgumentTypeError ArgumentValueError CacheError "
+        "CapabilityError DeviceError GraphError InternalError KernelError KhaljitError "
+        "PerformanceWarning TraceError TraceWarning"
+    ),
+    "khaljit.tracer.intrinsics.bits": (
+        "bitcast clz ctz extract_bits insert_bits mulhi popcount reverse_bits rotate"
+    ),
+    "khaljit.tracer.intrinsics.ids": (
+        "global_id grid_stride index lane_id local_id local_index max_subgroups num_subgroups "
+        "num_workgroups subgroup_id subgroup_size unroll workgroup_id workgroup_size"
+    ),
+    "khaljit.tracer.intrinsics.matrices": (
+        "mat mat2 mat2x2 mat2x3 mat2x4 mat3 mat3x2 mat3x3 mat3x4 mat4 mat4x2 mat4x3 mat4x4"
+    ),
+    "khaljit.tracer.intrinsics.numbers": (
+        "abs acos acosh all any asin asinh atan atan2 atanh cbrt ceil cos cosh erf erfc exp exp2 "
+        "exp10 expm1 floor fma gamma hypot isfinite isinf isnan lgamma log log1p log2 log10 max "
+        "maximum min minimum pow round rsqrt sign sin sincos sinh sqrt tan tanh trunc"
+    ),
+    "khaljit.tracer.intrinsics.packing": (
+        "pack_half2x16 pack_snorm2x16 pack_snorm4x8 pack_unorm2x16 pack_unorm4x8 unpack_half2x16 "
+        "unpack_snorm2x16 unpack_snorm4x8 unpack_unorm2x16 unpack_unorm4x8"
+    ),
+    "khaljit.tracer.intrinsics.parts": (
+        "copysign fmod fract frexp ldexp modf nextafter remainder signbit"
+    ),
+    "khaljit.tracer.intrinsics.poses": "pose2 pose3",
+    "khaljit.tracer.intrinsics.printing": "print",
+    "khaljit.tracer.intrinsics.quaternions": "quat",
+    "khaljit.tracer.intrinsics.random": "philox random_normal random_uniform",
+    "khaljit.tracer.intrinsics.storage": (
+        "atomic_add atomic_and atomic_compare_exchange atomic_exchange atomic_load atomic_max "
+        "atomic_min atomic_or atomic_store atomic_sub atomic_xor barrier constant local shared "
+        "storage_barrier subgroup_barrier"
+    ),
+    "khaljit.tracer.intrinsics.subgroup": (
+        "subgroup_add subgroup_all subgroup_and subgroup_any subgroup_ballot subgroup_broadcast "
+        "subgroup_broadcast_first subgroup_elect subgroup_exclusive_add subgroup_exclusive_max "
+        "subgroup_exclusive_min subgroup_exclusive_mul subgroup_inclusive_add "
+        "subgroup_inclusive_max subgroup_inclusive_min subgroup_inclusive_mul subgroup_max "
+        "subgroup_min subgroup_mul subgroup_or subgroup_shuffle subgroup_shuffle_down "
+        "subgroup_shuffle_up subgroup_shuffle_xor subgroup_xor"
+    ),
+    "khaljit.tracer.intrinsics.vectors": (
+        "bvec2 bvec3 bvec4 clamp cross distance dot dvec2 dvec3 dvec4 hvec2 hvec3 hvec4 ivec2 "
+        "ivec3 ivec4 length mix normalize reflect refract smoothstep step uvec2 uvec3 uvec4 vec "
+        "vec2 vec3 vec4"
+    ),
+    "khaljit.tracer.intrinsics.workgroup": (
+        "uniform workgroup_add workgroup_all workgroup_any workgroup_broadcast "
+        "workgroup_exclusive_add workgroup_inclusive_add workgroup_max workgroup_min"
+    ),
+    "khaljit.tracer.structs": "struct",
+}
+_PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}
+_RENAMED = {"bool": "bool_"}
+
+__all__ = ["devices", "jit", *_PLACES]
+
+
+def __getattr__(name: str) -> object:
+    module = _PLACES.get(name)
+    if module is None:
+        raise AttributeError(f"module 'khaljit' has no attribute {name!r}")
+    found = getattr(import_module(module), _RENAMED.get(name, name))
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PLACES})

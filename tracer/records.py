@@ -42,14 +42,16 @@ def _made(owner: Any, frozen: bool, eq: bool) -> Any:
     body["__match_args__"] = tuple(fields)
     body["__dataclass_fields__"] = fields
     body.setdefault("__repr__", _repr)
+    found: list[Any] = []  # the class, once it is made
     if eq:
-        body.setdefault("__eq__", _later(_write_eq))
-        body.setdefault("__hash__", _later(_write_hash) if frozen else None)
+        body.setdefault("__eq__", _later(_write_eq, found))
+        body.setdefault("__hash__", _later(_write_hash, found) if frozen else None)
     if frozen:
         body |= _FROZEN
-    body.setdefault("__init__", _later(_write_init))
+    body.setdefault("__init__", _later(_write_init, found))
     made = type(owner)(owner.__name__, owner.__bases__, body)
     made.__qualname__ = owner.__qualname__
+    found.append(made)
     return made
 
 
@@ -68,13 +70,13 @@ _FIELD: Final = dataclasses._FIELD  # type: ignore[attr-defined]  # private ther
 # Methods that are written when they are called first: a stub that puts the real one in its place.
 
 
-def _later(write: Callable[[Any], Callable[..., Any]]) -> Callable[..., Any]:
-    name = write.__name__.removeprefix("_write_")
+def _later(write: Callable[[Any], Callable[..., Any]], found: list[Any]) -> Callable[..., Any]:
+    name = f"__{write.__name__.removeprefix('_write_')}__"
 
     def stub(self: Any, *args: Any, **named: Any) -> Any:
-        owner = next(one for one in type(self).__mro__ if vars(one).get(f"__{name}__") is stub)
+        (owner,) = found
         method = write(owner)
-        setattr(owner, f"__{name}__", method)
+        setattr(owner, name, method)  # by two threads at once: either is right
         return method(self, *args, **named)
 
     return stub
