@@ -20,7 +20,7 @@ from khaljit.tracer.memory import Array
 from khaljit.tracer.ops import Op
 from khaljit.tracer.proxy import Scalar, Vector, describe, fail, is_proxy, live, swizzle
 from khaljit.tracer.recorder import Recorder
-from khaljit.tracer.state import convert, flatten, merge, unflatten
+from khaljit.tracer.state import flatten, unflatten
 from khaljit.tracer.structs import converted, is_instance, with_field
 from khaljit.tracer.vectors import VectorType
 
@@ -225,11 +225,7 @@ def choose(recorder: Recorder, condition: Any, yes: Any, no: Any) -> Any:
     (left, shape), (right, other) = flatten(yes), flatten(no)
     if not shape.fits(other):
         fail(f"{describe(yes)} takes the place of {describe(no)}", "give it the same type")
-    chosen = []
-    for a, b in zip(left, right, strict=True):
-        dtype, _ = merge([a, b])
-        x, y = (Scalar(recorder, convert(recorder, one, dtype)) for one in (a, b))
-        chosen.append(select(condition, x, y))
+    chosen = [select(condition, a, b) for a, b in zip(left, right, strict=True)]
     return unflatten(shape, chosen, recorder)
 
 
