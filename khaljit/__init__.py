@@ -32,9 +32,6 @@ _NAMES = {
         "global_id grid_stride index lane_id local_id local_index max_subgroups num_subgroups "
         "num_workgroups subgroup_id subgroup_size unroll workgroup_id workgroup_size"
     ),
-    "khaljit.tracer.intrinsics.matrices": (
-        "mat mat2 mat2x2 mat2x3 mat2x4 mat3 mat3x2 mat3x3 mat3x4 mat4 mat4x2 mat4x3 mat4x4"
-    ),
     "khaljit.tracer.intrinsics.numbers": (
         "abs acos acosh all any asin asinh atan atan2 atanh cbrt ceil cos cosh erf erfc exp exp2 "
         "exp10 expm1 floor fma gamma hypot isfinite isinf isnan lgamma log log1p log2 log10 max "
@@ -63,6 +60,9 @@ _NAMES = {
         "subgroup_inclusive_max subgroup_inclusive_min subgroup_inclusive_mul subgroup_max "
         "subgroup_min subgroup_mul subgroup_or subgroup_shuffle subgroup_shuffle_down "
         "subgroup_shuffle_up subgroup_shuffle_xor subgroup_xor"
+    ),
+    "khaljit.tracer.intrinsics.transforms": (
+        "mat mat2 mat2x2 mat2x3 mat2x4 mat3 mat3x2 mat3x3 mat3x4 mat4 mat4x2 mat4x3 mat4x4"
     ),
     "khaljit.tracer.intrinsics.vectors": (
         "bvec2 bvec3 bvec4 clamp cross distance dot dvec2 dvec3 dvec4 hvec2 hvec3 hvec4 ivec2 "

@@ -42,6 +42,7 @@ from khaljit.tracer.errors import (
     ArgumentValueError,
 )
 from khaljit.tracer.hostvectors import HostVector
+from khaljit.tracer.instances import host_scalars, host_value, is_instance
 from khaljit.tracer.record import (
     ArrayArgument,
     ConstArgument,
@@ -50,13 +51,7 @@ from khaljit.tracer.record import (
     ValueArgument,
 )
 from khaljit.tracer.records import dataclass
-from khaljit.tracer.structs import (
-    as_elements,
-    host_scalars,
-    host_value,
-    is_instance,
-    numpy_struct,
-)
+from khaljit.tracer.structs import as_elements, numpy_struct
 from khaljit.tracer.vectors import VectorType, vec
 
 __all__ = [

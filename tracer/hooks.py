@@ -21,6 +21,7 @@ from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import TraceError
 from khaljit.tracer.flow import Block, Chain, For, If, While
 from khaljit.tracer.hostvectors import HostVector
+from khaljit.tracer.instances import is_instance
 from khaljit.tracer.intrinsics.storage import constant, guard_contents
 from khaljit.tracer.ir import Note
 from khaljit.tracer.memory import Array
@@ -41,7 +42,6 @@ from khaljit.tracer.proxy import (
 from khaljit.tracer.recorder import Attribute, Cell, Item, Recorder, current, user_site
 from khaljit.tracer.rewrite import is_rewritten, rewrite
 from khaljit.tracer.state import UNSET as UNSET
-from khaljit.tracer.structs import is_instance
 
 slice = builtins.slice
 

@@ -33,7 +33,7 @@ from khaljit.tracer.ir import Access, Memory, Space, Value
 from khaljit.tracer.proxy import Proxy, Scalar, Vector, describe, fail, swizzle
 from khaljit.tracer.recorder import Recorder
 from khaljit.tracer.records import dataclass
-from khaljit.tracer.structs import assemble, scalars_of
+from khaljit.tracer.values import assemble, scalars_of
 from khaljit.tracer.vectors import VectorType
 
 __all__ = ["Array", "declare"]

@@ -16,12 +16,13 @@ from khaljit.tracer.coerce import replaced, to_scalar
 from khaljit.tracer.dtypes import FixedArray
 from khaljit.tracer.elements import is_struct, name_of, struct_layout, tail
 from khaljit.tracer.hostvectors import HostVector, is_vector
+from khaljit.tracer.instances import is_instance
 from khaljit.tracer.memory import Array
 from khaljit.tracer.ops import Op
 from khaljit.tracer.proxy import Scalar, Vector, describe, fail, is_proxy, live, swizzle
 from khaljit.tracer.recorder import Recorder
 from khaljit.tracer.state import flatten, unflatten
-from khaljit.tracer.structs import converted, is_instance, with_field
+from khaljit.tracer.values import converted, with_field
 from khaljit.tracer.vectors import VectorType
 
 __all__ = ["Step", "assign", "choose_item", "load", "steps_of"]

@@ -28,7 +28,7 @@ from khaljit.tracer.passes.report_bounds import report_bounds
 from khaljit.tracer.proxy import Scalar
 from khaljit.tracer.recorder import _CURRENT, Guard, Recorder, is_own
 from khaljit.tracer.records import dataclass
-from khaljit.tracer.structs import assemble
+from khaljit.tracer.values import assemble
 from khaljit.tracer.vectors import VectorType
 
 __all__ = [

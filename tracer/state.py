@@ -18,11 +18,11 @@ from khaljit.tracer.coerce import fits, literal_type, to_scalar, unsettled_type
 from khaljit.tracer.dtypes import DType, bool_, f32, i32, index
 from khaljit.tracer.errors import TraceError
 from khaljit.tracer.hostvectors import HostVector
+from khaljit.tracer.instances import field_values, is_instance, make
 from khaljit.tracer.ir import Value
 from khaljit.tracer.proxy import Scalar, Vector, describe, is_literal
 from khaljit.tracer.recorder import Recorder, recording, user_site
 from khaljit.tracer.records import dataclass
-from khaljit.tracer.structs import field_values, is_instance, make
 
 __all__ = ["UNSET", "ChangedError", "Shape", "convert", "flatten", "merge", "same", "unflatten"]
 

@@ -15,15 +15,14 @@ import inspect
 import keyword
 import sys
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from functools import cache
 from typing import Any, Final, final
 
 import numpy as np
 
-from khaljit.tracer.build import to_bits, to_number
-from khaljit.tracer.coerce import store_cast
-from khaljit.tracer.dtypes import DType, FixedArray, bf16, by_numpy, fixed_array
+from khaljit.tracer.build import to_bits
+from khaljit.tracer.dtypes import DType, FixedArray, by_numpy, fixed_array
 from khaljit.tracer.elements import (
     ElementType,
     Field,
@@ -31,36 +30,27 @@ from khaljit.tracer.elements import (
     element_of,
     host_dtype,
     is_kind,
-    is_struct,
     name_of,
     same_memory,
     struct_layout,
     tail,
 )
-from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
-from khaljit.tracer.hostvectors import HostVector, host_scalar, is_vector
-from khaljit.tracer.proxy import Proxy, Scalar, Vector, describe, fail, is_literal
-from khaljit.tracer.recorder import Change, Recorder, recording
+from khaljit.tracer.errors import ArgumentTypeError
+from khaljit.tracer.instances import CHANGE, host_scalars, host_value, items_of
+from khaljit.tracer.proxy import fail
+from khaljit.tracer.recorder import recording
+from khaljit.tracer.values import converted
 from khaljit.tracer.vectors import VectorType, vec
 
 __all__ = [
     "as_elements",
-    "assemble",
-    "converted",
-    "field_values",
-    "host_scalars",
-    "host_value",
     "is_field_name",
-    "is_instance",
-    "make",
+    "make_struct",
     "numpy_struct",
-    "scalars_of",
     "struct",
     "unnamed_struct",
-    "with_field",
 ]
 
-_CHANGE: Final = "__kj_change__"  # among an instance's attributes: what was changed and not read
 _RESERVED: Final = frozenset({"dtype", "shape", "size", "ndim", "strides"})
 
 
@@ -209,12 +199,12 @@ class _FieldAccess:
         if instance is None:
             return self.field
         values = vars(instance)
-        change = values.get(_CHANGE)
+        change = values.get(CHANGE)
         if change is not None:
             change.read = True
         value = values[self.field.name]
         if isinstance(value, np.ndarray) and recording() is not None:  # what was captured
-            return tuple(_of_items(self.field.kind, value))
+            return tuple(items_of(self.field.kind, value))
         return value
 
     def __set__(self, instance: Any, value: Any) -> None:
@@ -336,197 +326,3 @@ def _array(self: Any, dtype: Any = None, copy: bool | None = None) -> np.ndarray
 def _bytes_of(self: Any) -> bytes:
     """What a kernel that captured it depends on."""
     return np.asarray(self).tobytes()
-
-
-# Instances.
-
-
-def is_instance(value: object) -> bool:
-    """Whether a value is an instance of a struct."""
-    return is_struct(type(value))
-
-
-def make(cls: type[Any], values: Sequence[Any], change: Change | None = None) -> Any:
-    """An instance with a value per field, each of which is of the field's kind already."""
-    instance = object.__new__(cls)
-    held = vars(instance)
-    for one, value in zip(struct_layout(cls).fields, values, strict=True):
-        held[one.name] = value
-    if change is not None:
-        held[_CHANGE] = change
-    return instance
-
-
-def field_values(instance: Any) -> list[Any]:
-    """The value of each field; reads them all."""
-    held = vars(instance)
-    change = held.get(_CHANGE)
-    if change is not None:
-        change.read = True
-    return [held[one.name] for one in struct_layout(type(instance)).fields]
-
-
-def with_field(recorder: Recorder, instance: Any, name: str, value: Any) -> Any:
-    """An instance with another value of one field."""
-    cls = type(instance)
-    found = struct_layout(cls)
-    wanted = found.field(name)
-    if wanted is None:
-        fail_no_field(cls, name)
-    held = vars(instance)
-    new = converted(recorder, wanted.kind, value, f"{cls.__name__}.{name}")
-    values = [new if one is wanted else held[one.name] for one in found.fields]
-    return make(cls, values, recorder.changed(held.get(_CHANGE), cls.__name__))
-
-
-def fail_no_field(kind: ElementType, name: str) -> typing.NoReturn:
-    """The error for a field that a struct does not have."""
-    fields = ", ".join(one.name for one in struct_layout(kind).fields)
-    fail(f"{name_of(kind)} has no field {name!r}", f"its fields are {fields}")
-
-
-# Values and their scalars, in the order in which they lie in memory.
-
-
-def assemble(recorder: Recorder, kind: ElementType, scalars: Iterator[Scalar]) -> Any:
-    """A value of a kind from its scalars."""
-    if isinstance(kind, DType):
-        return next(scalars)
-    if isinstance(kind, VectorType):
-        return Vector(recorder, tuple(next(scalars) for _ in range(kind.count)))
-    if isinstance(kind, FixedArray):
-        return tuple(assemble(recorder, kind.item, scalars) for _ in range(kind.extent))
-    fields = struct_layout(kind).fields
-    return make(kind, [assemble(recorder, one.kind, scalars) for one in fields])
-
-
-def scalars_of(recorder: Recorder, kind: ElementType, value: Any, where: str) -> list[Scalar]:
-    """The scalars of a value as a kind has them, converted as stores do."""
-    if isinstance(kind, DType):
-        if is_vector(value):
-            fail(
-                f"{describe(value)} is stored to {kind}",
-                "store one component, such as v.x, or use an array of the vector type",
-            )
-        return [store_cast(recorder, value, kind, where)]
-    if isinstance(kind, VectorType):
-        listed = is_vector(value) or isinstance(value, tuple | list | np.ndarray)
-        if not listed or len(value) != kind.count:
-            fail(
-                f"{describe(value)} is stored to {where}, whose type is {kind}",
-                f"write {kind}(...), which takes {kind.count} numbers, or one for all",
-            )
-        return [store_cast(recorder, item, kind.dtype, where) for item in value]
-    if isinstance(kind, FixedArray):
-        if isinstance(value, Proxy) or not hasattr(value, "__len__") or len(value) != kind.extent:
-            fail(
-                f"{describe(value)} is stored to {where}, whose type is {kind}",
-                f"give it a tuple of {kind.extent}",
-            )
-        return [one for item in value for one in scalars_of(recorder, kind.item, item, where)]
-    if isinstance(value, np.void):
-        value = host_value(kind, value, where)
-    if type(value) is not kind:
-        fail(
-            f"{describe(value)} is stored to {where}, whose type is {name_of(kind)}",
-            f"make one: {name_of(kind)}(...)",
-        )
-    return [
-        scalar
-        for one, inside in zip(struct_layout(kind).fields, field_values(value), strict=True)
-        for scalar in scalars_of(recorder, one.kind, inside, f"{where}.{one.name}")
-    ]
-
-
-def converted(recorder: Recorder, kind: ElementType, value: Any, where: str) -> Any:
-    """A value in a kernel as a value of a kind."""
-    return assemble(recorder, kind, iter(scalars_of(recorder, kind, value, where)))
-
-
-# The host.
-
-
-def host_value(kind: ElementType, value: Any, where: str) -> Any:
-    """A value outside kernels as a value of a kind."""
-    if isinstance(kind, DType):
-        return _host_number(kind, value, where)
-    if isinstance(kind, FixedArray) or (
-        is_struct(kind) and struct_layout(kind).tail and not is_instance(value)
-    ):
-        axes = tail(kind)
-        array = np.array(value, host_dtype(kind))
-        if array.shape != axes:
-            raise _refused(where, kind, f"an array of shape {array.shape}", f"its shape is {axes}")
-        if isinstance(kind, FixedArray):
-            return array
-        return _of_numbers(kind, iter(array.reshape(-1)))
-    if isinstance(kind, VectorType):
-        items = tuple(value) if hasattr(value, "__len__") else ()
-        if len(items) != kind.count:
-            raise _refused(where, kind, repr(value), f"pass {kind.count} numbers")
-        return HostVector(kind.dtype, [_host_number(kind.dtype, one, where) for one in items])
-    if type(value) is kind:
-        return value
-    if isinstance(value, tuple | np.void):
-        return kind(*(value.item() if isinstance(value, np.void) else value))
-    raise _refused(where, kind, repr(value), f"pass a {name_of(kind)}")
-
-
-def _of_numbers(kind: ElementType, numbers: Iterator[Any]) -> Any:
-    """A value of a kind from the numbers in it."""
-    if isinstance(kind, DType):
-        return host_scalar(kind, next(numbers))
-    if isinstance(kind, VectorType):
-        return HostVector(kind.dtype, [next(numbers) for _ in range(kind.count)])
-    if isinstance(kind, FixedArray):
-        return tuple(_of_numbers(kind.item, numbers) for _ in range(kind.extent))
-    return make(kind, [_of_numbers(one.kind, numbers) for one in struct_layout(kind).fields])
-
-
-def _of_items(kind: ElementType, array: np.ndarray[Any, Any]) -> Iterator[Any]:
-    """The items of a fixed array, each a value of its kind."""
-    assert isinstance(kind, FixedArray)
-    for item in array:
-        if isinstance(kind.item, FixedArray):
-            yield tuple(_of_items(kind.item, item))
-        else:
-            yield host_value(kind.item, item, "an item")
-
-
-def _host_number(dtype: DType, value: Any, where: str) -> Any:
-    number = value.item() if isinstance(value, np.generic | np.ndarray) else value
-    if not is_literal(number):
-        raise _refused(where, dtype, repr(value), "pass a number")
-    if not dtype.is_float and isinstance(number, float):
-        raise _refused(where, dtype, repr(value), "pass an int: int(x)")
-    low, high = dtype.limits
-    if not dtype.is_float and not low <= number <= high:
-        raise _refused(where, dtype, repr(value), f"it holds {low} to {high}", ArgumentValueError)
-    return host_scalar(dtype, number)
-
-
-def _refused(
-    where: str,
-    kind: ElementType,
-    got: str,
-    mend: str,
-    error: Callable[..., ArgumentTypeError | ArgumentValueError] = ArgumentTypeError,
-) -> ArgumentTypeError | ArgumentValueError:
-    return error(f"{where} is a {name_of(kind)} and got {got}", mend=mend)
-
-
-def host_scalars(kind: ElementType, value: Any) -> Iterator[Any]:
-    """The numbers of a value outside kernels, in the order in which they lie in memory."""
-    if kind is bf16 and isinstance(value, np.uint16):  # its bits, as NumPy's arrays have them
-        yield to_number(bf16, int(value))
-    elif isinstance(kind, DType):
-        yield value.item() if isinstance(value, np.generic) else value
-    elif isinstance(kind, VectorType):
-        for item in value:
-            yield from host_scalars(kind.dtype, item)
-    elif isinstance(kind, FixedArray):
-        for item in value:
-            yield from host_scalars(kind.item, host_value(kind.item, item, "an item"))
-    else:
-        for one, inside in zip(struct_layout(kind).fields, field_values(value), strict=True):
-            yield from host_scalars(one.kind, inside)

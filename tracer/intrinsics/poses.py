@@ -9,12 +9,13 @@ from typing import Any, Self
 
 from khaljit.tracer.dtypes import f32
 from khaljit.tracer.hostvectors import is_vector
+from khaljit.tracer.instances import make
 from khaljit.tracer.intrinsics.either import atan2, cos, refuse, sin, vector
-from khaljit.tracer.intrinsics.matrices import mat3, mat4
 from khaljit.tracer.intrinsics.quaternions import quat
+from khaljit.tracer.intrinsics.transforms import mat3, mat4
 from khaljit.tracer.intrinsics.vectors import vec2, vec3
 from khaljit.tracer.proxy import describe
-from khaljit.tracer.structs import make, make_struct
+from khaljit.tracer.structs import make_struct
 
 __all__ = ["pose2", "pose3"]
 

@@ -10,6 +10,7 @@ from typing import Any, Final, Self
 
 from khaljit.tracer.dtypes import f32
 from khaljit.tracer.hostvectors import is_vector
+from khaljit.tracer.instances import field_values, make
 from khaljit.tracer.intrinsics.either import (
     acos,
     atan2,
@@ -24,9 +25,9 @@ from khaljit.tracer.intrinsics.either import (
     sqrt,
     vector,
 )
-from khaljit.tracer.intrinsics.matrices import mat3
+from khaljit.tracer.intrinsics.transforms import mat3
 from khaljit.tracer.proxy import describe
-from khaljit.tracer.structs import field_values, make, make_struct
+from khaljit.tracer.structs import make_struct
 
 __all__ = ["quat"]
 
