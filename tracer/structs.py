@@ -38,7 +38,7 @@ from khaljit.tracer.elements import (
 from khaljit.tracer.errors import ArgumentTypeError
 from khaljit.tracer.instances import CHANGE, host_scalars, host_value, items_of
 from khaljit.tracer.proxy import fail
-from khaljit.tracer.recorder import recording
+from khaljit.tracer.recorder import recording, user_frame
 from khaljit.tracer.values import converted
 from khaljit.tracer.vectors import VectorType, vec
 
@@ -68,10 +68,10 @@ def struct(cls: type[Any]) -> type[Any]:
 
     Raises ArgumentTypeError for a field that no memory holds.
 
-    >>> from khaljit.tracer.dtypes import f32
-    >>> @struct
+    >>> import khaljit as kj
+    >>> @kj.struct
     ... class Body:
-    ...     mass: f32 = 1.0
+    ...     mass: kj.f32 = 1.0
     >>> Body(2)
     Body(mass=2.0)
     """
@@ -138,15 +138,14 @@ def make_struct(
 def _hints(cls: type[Any]) -> Mapping[str, Any]:
     """The annotations of a class and its bases, strings evaluated where they were written."""
     scope = getattr(sys.modules.get(cls.__module__), "__dict__", {})
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__") == __name__:
-        frame = frame.f_back
+    frame = user_frame()
+    names = {} if frame is None else {**frame.f_globals, **frame.f_locals}
     found: dict[str, Any] = {}
     for base in reversed(cls.__mro__):
         for name, hint in inspect.get_annotations(base).items():
             if isinstance(hint, str):
                 try:
-                    hint = eval(hint, dict(scope), {**frame.f_globals, **frame.f_locals})
+                    hint = eval(hint, dict(scope), names)
                 except Exception as error:
                     raise ArgumentTypeError(
                         f"the annotation {hint!r} of {cls.__name__}.{name} cannot be evaluated: "
