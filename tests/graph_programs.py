@@ -164,16 +164,23 @@ def _step(rng: Rng, size: int, numbers: int) -> Step:
     return kinds[int(rng.integers(len(kinds)))]
 
 
-def disagreement(device: Device, seed: int) -> str | None:
-    """What is wrong with a sequence; None if nothing is."""
+def disagreement(device: Device, seed: int, *, parametrised: bool = True) -> str | None:
+    """What is wrong with a sequence; None if nothing is.
+
+    Args:
+        parametrised: some of its numbers are the graph's parameters.
+    """
     rng = np.random.default_rng(seed)
     eager, replayed = State(device, seed), State(device, seed)
     numbers = int(rng.integers(1, 4))
     steps = [_step(rng, eager.size, numbers) for _ in range(rng.integers(1, 12))]
+    defaults = [(n, 0.5) for n in range(numbers)]
     with device.capture() as graph:
         replayed.numbers = [
-            (graph.param(f"i{n}", kj.i32, default=n), graph.param(f"f{n}", kj.f32, default=0.5))
-            for n in range(numbers)
+            (graph.param(f"i{n}", kj.i32, default=i), graph.param(f"f{n}", kj.f32, default=f))
+            if parametrised
+            else (i, f)
+            for n, (i, f) in enumerate(defaults)
         ]
         for step in steps:
             step(replayed)
@@ -181,8 +188,8 @@ def disagreement(device: Device, seed: int) -> str | None:
         return "capturing ran something"
     for turn in range(3):
         given = [(int(rng.integers(-99, 99)), float(rng.random())) for _ in range(numbers)]
-        if turn == 0:
-            given = [(n, 0.5) for n in range(numbers)]
+        if turn == 0 or not parametrised:
+            given = defaults
         repeat = int(rng.integers(0, 3))
         eager.numbers = given
         for _ in range(repeat):
@@ -190,7 +197,7 @@ def disagreement(device: Device, seed: int) -> str | None:
                 step(eager)
         values: dict[str, float] = {f"i{n}": pair[0] for n, pair in enumerate(given)}
         values |= {f"f{n}": pair[1] for n, pair in enumerate(given)}
-        graph.launch(repeat=repeat, **(values if turn else {}))
+        graph.launch(repeat=repeat, **(values if turn and parametrised else {}))
         if eager.bytes() != replayed.bytes():
             names = ", ".join(step.__name__ for step in steps)
             return f"launch {turn}, repeated {repeat} times, differs: {names}"

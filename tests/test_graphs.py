@@ -22,6 +22,7 @@ from khaljit.backends.cpu.loader import read
 from khaljit.codegen.llvm import replay
 from khaljit.codegen.llvm.assemble import assemble
 from khaljit.codegen.llvm.target import LEVELS, CpuTarget
+from khaljit.graphs.dependence import chains
 from khaljit.graphs.graph import Graph
 from tests.graph_programs import disagreement
 
@@ -737,6 +738,39 @@ def test_large_and_small_launches_follow_each_other() -> None:
     assert hits.numpy()[0] == 4 * 32
     assert (x.numpy()[4:] == 7.5).all()
     assert (x.numpy()[:4] == 47.5).all()
+
+
+def test_chains_of_small_launches_run_side_by_side(rng: Rng) -> None:
+    device = kj.device("cpu", threads=2)
+    arrays = [device.zeros(3000) for _ in range(6)]
+    shared = device.full(3000, 0.5)
+
+    def run() -> None:
+        for turn in range(20):
+            for k, x in enumerate(arrays):
+                step[x.size](x, x, float(k))
+                step[x.size](shared, x, 1.0) if turn == 5 else step[x.size](x, x, 0.25)
+        step[3000](arrays[0], arrays[1], 1.0)
+
+    with device.capture() as graph:
+        run()
+    nodes = graph.nodes
+    groups = chains(nodes)
+    assert sorted(map(len, groups)) == [40, 40, 40, 40, 81]
+    assert sorted(one for group in groups for one in group) == list(range(len(nodes)))
+    run()
+    expected = [x.numpy() for x in arrays]
+    for x in arrays:
+        x.fill(0)
+    graph.launch(repeat=3)
+    assert all((x.numpy() == one).all() for x, one in zip(arrays, expected, strict=True))
+
+
+@pytest.mark.parametrize("seed", range(20, 40))
+def test_generated_sequences_in_chains(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small they are, on two threads."""
+    monkeypatch.setattr(cpu_replay, "WORTH_THREADS", 0)
+    assert disagreement(kj.device("cpu", threads=2), seed, parametrised=False) is None
 
 
 @pytest.mark.parametrize("level", LEVELS)

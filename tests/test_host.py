@@ -155,6 +155,10 @@ def test_copies_of_strided_and_overlapping_views(device: Device) -> None:
     assert (other.numpy() == values.T).all()
     values[:, 2:4] = values[::-1, :2].copy()
     assert (array.numpy() == values).all()
+    line, steps = device.array(np.arange(40)), np.arange(40)
+    device.copy(line[10:24], line[2:30:2])
+    steps[2:30:2] = steps[10:24].copy()
+    assert (line.numpy() == steps).all()
 
 
 def test_an_indirect_grid_is_read_from_what_a_kernel_wrote(device: Device) -> None:

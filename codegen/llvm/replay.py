@@ -5,6 +5,11 @@ with all its items in this thread, and does so `repeat` times. A row is four wor
 entry, its parameter block, the number of its items, and where a u32 says whether it failed, or
 null. A kernel that failed ends the run: the result is its row's number, else `count`. There is at
 least one row.
+
+``void chains(ptr params, ptr next, i64 total, i64 chunk, ptr arena)`` is called as kernels are, by
+several threads: its items are chains of rows that do not depend on each other. `params` are two
+words: the rows, and where the numbers of the rows stand at which chains begin, and the last one
+ends.
 """
 
 from __future__ import annotations
@@ -13,15 +18,17 @@ from typing import Final
 
 from khaljit.codegen.llvm.target import CpuTarget
 
-__all__ = ["NAME", "ROW", "text"]
+__all__ = ["CHAINS", "NAME", "ROW", "text"]
 
 NAME: Final = "replay"
+CHAINS: Final = "chains"
 ROW: Final = 4  # words
 
 _TEXT: Final = """\
 target triple = "{triple}"
 
-define {convention}i64 @replay(ptr %rows, i64 %count, i64 %repeat, ptr %arena) {attributes} {{
+define dso_local {convention}i64 @replay(ptr %rows, i64 %count, i64 %repeat,
+                                         ptr %arena) {attributes} {{
 entry:
   %next = alloca i64, align 64
   br label %turn
@@ -66,6 +73,37 @@ stop:
 
 done:
   ret i64 %count
+}}
+
+define {convention}void @chains(ptr %params, ptr %next, i64 %total, i64 %chunk,
+                                ptr %arena) {attributes} {{
+entry:
+  %rows = load ptr, ptr %params
+  %at.starts = getelementptr i64, ptr %params, i64 1
+  %starts = load ptr, ptr %at.starts
+  br label %take
+
+take:
+  %chain = atomicrmw add ptr %next, i64 %chunk monotonic
+  %left = icmp slt i64 %chain, %total
+  br i1 %left, label %some, label %done
+
+some:
+  %behind = add i64 %chain, %chunk
+  %short = icmp slt i64 %behind, %total
+  %last = select i1 %short, i64 %behind, i64 %total
+  %at.first = getelementptr i64, ptr %starts, i64 %chain
+  %first = load i64, ptr %at.first
+  %at.end = getelementptr i64, ptr %starts, i64 %last
+  %end = load i64, ptr %at.end
+  %count = sub i64 %end, %first
+  %word = mul i64 %first, {row}
+  %at = getelementptr i64, ptr %rows, i64 %word
+  %ran = call {convention}i64 @replay(ptr %at, i64 %count, i64 1, ptr %arena)
+  br label %take
+
+done:
+  ret void
 }}
 """
 

@@ -1,18 +1,18 @@
-"""The nodes of a graph, and what they depend on."""
+"""The nodes of a graph."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, final
 
 from khaljit.arguments import Operand, views
-from khaljit.arrays import Array, span
+from khaljit.arrays import Array
 from khaljit.dispatch import Dispatch
 from khaljit.graphs.params import ArrayParam, Slot
 from khaljit.grids import Indirect
 from khaljit.tracer.records import dataclass
 
-__all__ = ["CopyNode", "KernelNode", "Node", "dependencies", "rebound", "views_of"]
+__all__ = ["CopyNode", "KernelNode", "Node", "rebound", "views_of"]
 
 Use = tuple["Array[Any]", bool]  # an array, and whether the node writes it
 
@@ -109,36 +109,3 @@ def rebound(node: KernelNode, arrays: Mapping[str, Array[Any]], keep: bool) -> K
 def views_of(node: KernelNode) -> tuple[int, ...]:
     """Per array of a launch the first that is the very same view: code is made for that."""
     return views(node.dispatch.operands)
-
-
-def dependencies(nodes: Sequence[Node]) -> list[set[int]]:
-    """Per node, the nodes before it whose effects it must see or not disturb, the last ones only.
-
-    Places are told apart by the bytes that arrays lie between.
-    """
-    seen: list[tuple[int, int, int, bool]] = []  # start, stop, node, whether it writes
-    found: list[set[int]] = []
-    for number, node in enumerate(nodes):
-        needs: set[int] = set()
-        uses = [(*span(array), written) for array, written in node.uses()]
-        for start, stop, written in uses:
-            needs.update(
-                other
-                for begin, end, other, writes in seen
-                if (written or writes) and start < end and begin < stop
-            )
-        writes = [(start, stop) for start, stop, written in uses if written]
-        seen = [one for one in seen if not _covered(one, writes)]
-        seen += [(start, stop, number, written) for start, stop, written in uses]
-        found.append(needs - _ancestors(needs, found))
-    return found
-
-
-def _covered(one: tuple[int, int, int, bool], writes: Iterable[tuple[int, int]]) -> bool:
-    """Whether all later readers of a place depend on one of the writes anyhow."""
-    return any(start <= one[0] and one[1] <= stop for start, stop in writes)
-
-
-def _ancestors(needs: set[int], found: Sequence[set[int]]) -> set[int]:
-    """What the needed nodes depend on themselves."""
-    return set().union(*(found[one] for one in needs)) if needs else set()

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from khaljit.arrays import Array
 from khaljit.graphs.declared import Declared
-from khaljit.graphs.nodes import KernelNode, Node, dependencies
+from khaljit.graphs.dependence import dependencies
+from khaljit.graphs.nodes import KernelNode, Node
 from khaljit.grids import Indirect
 
 if TYPE_CHECKING:

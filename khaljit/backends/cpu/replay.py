@@ -1,7 +1,8 @@
 """Graphs on the CPU: small launches one after the other in one native call, large ones on the pool.
 
 The list of a graph is cut into runs. A run of small launches is an array of rows for
-``codegen/llvm/replay.py``; each other launch is a run of its own, because it takes all threads
+``codegen/llvm/replay.py``, in several chains where some do not depend on others and together they
+are worth a second thread. Each other launch is a run of its own, because it takes all threads
 anyhow, or because its grid is read when it comes to it.
 """
 
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, final
 import numpy as np
 
 from khaljit import compiler
-from khaljit.backends.cpu.device import CpuKernel
+from khaljit.backends.cpu.device import WORTH_THREADS, CpuKernel
 from khaljit.backends.cpu.loader import Image, load
 from khaljit.backends.cpu.pool import Arena
 from khaljit.backends.cpu.target import Cpu
@@ -25,6 +26,7 @@ from khaljit.cache.artifact import Artifact
 from khaljit.cache.keys import described, key
 from khaljit.codegen.layout import SLOT
 from khaljit.codegen.llvm import replay
+from khaljit.graphs.dependence import chains
 from khaljit.graphs.nodes import KernelNode, Node
 from khaljit.grids import Indirect
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CpuReplay", "runner_of"]
 
+MOST_OF_ONE: Final = 0.8  # of the work of a run, that one of its chains may have
 LONGEST: Final = 1 << 28  # simple operations of a native call, which nothing can interrupt
 _CALL: Final = ctypes.CFUNCTYPE(
     ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
@@ -47,6 +50,7 @@ class Runner:
     def __init__(self, code: bytes) -> None:
         self._image: Final[Image] = load(code)
         self.call: Final = _CALL(self._image.address(replay.NAME))
+        self.chains: Final = self._image.address(replay.CHAINS)
 
 
 @lru_cache(maxsize=1)
@@ -87,10 +91,12 @@ class CpuReplay(Replay):
         self._words: Final = memoryview(self._blocks)  # type: ignore[arg-type]  # NumPy has buffers
         self._bytes: Final = self._words.cast("B")
         self._rows: Final = np.zeros((len(nodes), replay.ROW), np.uint64)
+        self._order: Final[list[int]] = []  # the nodes in the order of their rows
         self._arena: Final = Arena(max((one.arena_bytes for one in self._loaded), default=0))
+        self._runs: Final = self._cut()
+        self._row_of: Final = {position: row for row, position in enumerate(self._order)}
         for position in range(len(nodes)):
             self._pack(position)
-        self._runs: Final = self._cut()
 
     def launch(self, repeat: int) -> None:
         """Run to completion; an assertion that fails ends it, as it ends a list of launches."""
@@ -122,9 +128,11 @@ class CpuReplay(Replay):
             operands, numbers = (*operands, report.operand), (*numbers, 0)
         start, stop = self._offsets[position : position + 2]
         self._bytes[start:stop] = loaded.pack(operands, numbers, dispatch.groups)
-        total, _ = loaded.share(dispatch.groups)
-        where = self._blocks.ctypes.data + start
-        self._rows[position] = (loaded.address, where, total, report.failed if report else 0)
+        row = self._row_of.get(position)
+        if row is not None:
+            total, _ = loaded.share(dispatch.groups)
+            where = self._blocks.ctypes.data + start
+            self._rows[row] = (loaded.address, where, total, report.failed if report else 0)
 
     def _cut(self) -> list[Run]:
         """The runs, in order."""
@@ -133,7 +141,7 @@ class CpuReplay(Replay):
 
         def close() -> None:
             if small:
-                runs.append(self._native(small[0], len(small)))
+                runs.append(self._small(small))
                 small.clear()
 
         for position, (node, loaded) in enumerate(zip(self._nodes, self._loaded, strict=True)):
@@ -152,14 +160,35 @@ class CpuReplay(Replay):
         close()
         return runs
 
-    def _native(self, first: int, count: int) -> Run:
-        """Small launches, in this thread."""
+    def _small(self, positions: Sequence[int]) -> Run:
+        """Small launches: one after the other, or chains of them on several threads."""
+        work = {position: self._work(position) for position in positions}
+        if self._device.threads > 1 and sum(work.values()) >= WORTH_THREADS:
+            nodes = [self._nodes[position] for position in positions]
+            found = [[positions[one] for one in chain] for chain in chains(nodes)]
+            longest = max(sum(work[position] for position in chain) for chain in found)
+            if self._are_fixed(positions) and longest <= MOST_OF_ONE * sum(work.values()):
+                return self._parallel(found)
+        return self._native(positions, sum(work.values()))
+
+    def _are_fixed(self, positions: Sequence[int]) -> bool:
+        """Whether launches have the same arrays for ever, and none can fail and end the others."""
+        nodes = [self._nodes[position] for position in positions]
+        arrays = [array for node in nodes for array, _ in node.uses()]
+        return not any(one in self._reports for one in positions) and not any(
+            array.param is not None for array in arrays
+        )
+
+    def _work(self, position: int) -> int:
+        groups = self._nodes[position].dispatch.groups
+        assert not isinstance(groups, Indirect)
+        return self._loaded[position].work(groups)
+
+    def _native(self, positions: Sequence[int], work: int) -> Run:
+        """One after the other, in this thread."""
+        first, count = len(self._order), len(positions)
+        self._order.extend(positions)
         call, arena, rows = self._runner.call, self._arena.address, self._rows[first:].ctypes.data
-        work = 0
-        for at in range(first, first + count):
-            groups = self._nodes[at].dispatch.groups
-            assert not isinstance(groups, Indirect)
-            work += self._loaded[at].work(groups)
         most = max(1, LONGEST // max(work, 1))
 
         def run(repeat: int) -> None:
@@ -167,8 +196,21 @@ class CpuReplay(Replay):
                 turns = min(repeat, most)
                 stopped = call(rows, count, turns, arena)
                 if stopped < count:
-                    self._reports[first + stopped].tell()
+                    self._reports[self._order[first + stopped]].tell()
                 repeat -= turns
+
+        return run
+
+    def _parallel(self, found: Sequence[Sequence[int]]) -> Run:
+        """Chains that do not depend on each other, on all threads."""
+        starts = np.cumsum([len(self._order), *map(len, found)])
+        self._order.extend(position for chain in found for position in chain)
+        params = np.array([self._rows.ctypes.data, starts.ctypes.data], np.uint64)
+        pool, address = self._device.pool, self._runner.chains
+
+        def run(repeat: int) -> None:
+            for _ in range(repeat):
+                pool.run(address, params.ctypes.data, len(starts) - 1, 1, self._arena.size)
 
         return run
 
