@@ -63,7 +63,6 @@ __all__ = [
     "Group",
     "Operand",
     "Parameters",
-    "Pattern",
     "Signature",
     "array_entry",
     "const_entry",
@@ -148,11 +147,6 @@ class Call:
         return Signature(tuple(self.arguments), 64 if wide else 32, shapes, same)
 
 
-# Of each number among some arguments: its position and parameter, and the interned description
-# that its value got.
-Pattern = tuple[tuple[int, str, Annotation | None, object], ...]
-
-
 def _first_equal(items: Sequence[object]) -> tuple[int, ...]:
     """Per item the position of the first that equals it."""
     return tuple(items.index(item) for item in items)
@@ -212,26 +206,6 @@ class Parameters:
             ) from None
         bound.apply_defaults()
         return tuple(bound.arguments[name] for name in self.names)
-
-    def pattern(self, values: tuple[Any, ...], call: Call) -> Pattern | None:
-        """What `again` needs to read arguments like these, where they are arrays of a device and
-        plain numbers; else None. ``call`` is what was read of them."""
-        found = []
-        for position, value in enumerate(values):
-            if type(value) in NUMBERS and isinstance(call.arguments[position], ScalarArgument):
-                name, annotation = self.names[position], self.annotations[position]
-                found.append((position, name, annotation, call.arguments[position]))
-            elif type(value) is not Array:
-                return None
-        return tuple(found)
-
-    def again(self, pattern: Pattern, values: tuple[Any, ...]) -> list[int | float | bool] | None:
-        """The numbers of arguments like those of a pattern; None where one needs another type."""
-        call = Call()
-        for position, name, annotation, entry in pattern:
-            if self._number(call, name, annotation, values[position]) is not entry:
-                return None
-        return call.numbers
 
     def read(self, values: tuple[Any, ...]) -> Call:
         """Check the arguments of a call and take them apart."""

@@ -19,13 +19,13 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from khaljit.arguments import NUMBERS, Call, Operand, Parameters, Pattern, Signature
+from khaljit.arguments import Call, Operand, Parameters, Signature
 from khaljit.arrays import Array
 from khaljit.backends.base import Device, Target
 from khaljit.compiler import Compiled, compile_trace
 from khaljit.devices import current_device
 from khaljit.devices import target as target_of
-from khaljit.dispatch import Dispatch, is_watched
+from khaljit.dispatch import Dispatch
 from khaljit.extension import NATIVE
 from khaljit.grids import Grid, Indirect, groups_of, parse_grid
 from khaljit.launching import Bound, KernelBase, Launch, bind
@@ -48,19 +48,6 @@ Workgroup = tuple[int, int, int]
 # Steps to spend on telling whether two interleaved views share an element; NumPy's stubs allow
 # only its two special values.
 OVERLAP_WORK: Final = 100_000
-RECENT: Final = 256  # launches of a kernel that are remembered
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Recent:
-    """A launch that only needs its numbers; ``ends`` notice when one of its arrays goes."""
-
-    pattern: Pattern
-    device: Device
-    plan: Plan
-    bound: Callable[[Sequence[int | float | bool]], None]
-    ends: Sequence[object]
 
 
 def jit(
@@ -165,7 +152,6 @@ class Kernel(KernelBase):
         self._constants: Final = dict(constants)
         self._owner: Final = owner  # the instance of a method
         self._plans: dict[tuple[Device, Signature], Plan] = {}
-        self._recent: dict[object, _Recent | None] = {}  # None: seen once
         self._native: Final = NativePlans(settings.workgroup or (1, 1, 1))
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
@@ -236,8 +222,7 @@ class Kernel(KernelBase):
         self, groups: Grid | Indirect, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> None:
         """Run on the device where the arrays live."""
-        if kwargs or not self._recent or not self._again(groups, args):
-            self.prepare(groups, args, kwargs).launch()
+        self.prepare(groups, args, kwargs).launch()
 
     def prepare(
         self, groups: Grid | Indirect, args: tuple[Any, ...], kwargs: Mapping[str, Any]
@@ -272,8 +257,6 @@ class Kernel(KernelBase):
             values = self._known().bind(args, {**self._constants, **kwargs})
             sample = Sample(self._known(), values, len(args), tuple(kwargs), call, signature)
             self._native.learn(self, sample, plan, device)
-        if plan.loaded.binds and not kwargs and not self._constants:
-            self._remember(args, call, dispatch, plan)
         return dispatch
 
     def bind_launch(
@@ -281,45 +264,6 @@ class Kernel(KernelBase):
     ) -> Bound:
         """A launch of this kernel with arguments that stay."""
         return bind(launch, self._known(), args, kwargs)
-
-    # Launches like one before: the same arrays on the same grid, and other numbers of the same
-    # types. What was checked of the arrays holds while they live.
-
-    def _again(self, groups: Grid | Indirect, args: tuple[Any, ...]) -> bool:
-        """Enqueue the launch, if one like it was prepared lately and its plan still holds."""
-        recent = self._recent.get(_identity(groups, args))
-        if recent is None or not recent.plan.holds() or is_watched(recent.device):
-            return False
-        numbers = self._known().again(recent.pattern, args)
-        if numbers is None:
-            return False
-        recent.bound(numbers)
-        return True
-
-    def _remember(self, args: tuple[Any, ...], call: Call, dispatch: Dispatch, plan: Plan) -> None:
-        """Keep what a launch like this one needs, while its arrays live."""
-        identity = _identity(dispatch.groups, args)
-        if identity is None:
-            return
-        recent = self._recent
-        if identity not in recent:  # what happens once shall cost no more than that
-            if len(recent) >= RECENT:
-                recent.clear()
-            recent[identity] = None
-            return
-        found = recent.get(identity)
-        if found is not None and found.plan is plan:
-            return
-        pattern = self._known().pattern(args, call)
-        if pattern is None or not call.operands or 0 in dispatch.groups:  # type: ignore[operator]
-            return
-        bound = plan.loaded.bind(call.operands, dispatch.groups)  # type: ignore[arg-type]
-
-        def forget(_: object) -> None:
-            recent.pop(identity, None)
-
-        ends = [weakref.ref(one, forget) for one in args if type(one) is Array]
-        recent[identity] = _Recent(pattern, dispatch.device, plan, bound, ends)
 
     def _plan(self, device: Device, signature: Signature) -> Plan:
         recording = self._record(signature)
@@ -457,24 +401,6 @@ def _called_in_a_kernel(name: str) -> TraceError:
         at=user_site(),
         mend="kernels are launched from the host: make what both need a plain function",
     )
-
-
-def _identity(groups: Grid | Indirect, args: tuple[Any, ...]) -> object:
-    """What tells a launch from others that need other checks: the grid, which arrays, the types of
-    numbers. None where there is more to an argument. Keeps no array alive, and a dead one is equal
-    to none."""
-    if type(groups) is not tuple:
-        return None
-    parts: list[object] = [groups]
-    for one in args:
-        kind = type(one)
-        if kind is Array:
-            parts.append(weakref.ref(one))
-        elif kind in NUMBERS:
-            parts.append(kind)
-        else:
-            return None
-    return tuple(parts)
 
 
 def _find(module: str, qualname: str) -> Kernel:

@@ -461,3 +461,21 @@ def test_a_grid_that_is_too_large_is_refused_whatever_the_way(gpu: CudaDevice) -
     add_one[32](x)
     with pytest.raises(kj.ArgumentValueError, match="too many"):
         add_one[1 << 20, 1 << 20](x)
+
+
+def test_kernels_that_assert_are_launched_again(gpu: CudaDevice) -> None:
+    @kj.jit
+    def checked(x: kj.Array1[kj.i32], least: kj.i32) -> None:
+        i = kj.global_id(0)
+        if i < x.size:
+            assert x[i] >= least, "too small"
+            x[i] += 1
+
+    x = gpu.array(np.arange(8, dtype=np.int32))
+    for _ in range(4):
+        checked[8](x, 0)
+    gpu.synchronize()
+    assert (x.numpy() == np.arange(8) + 4).all()
+    checked[8](x, 5)
+    with pytest.raises(kj.KernelError, match="too small"):
+        gpu.synchronize()

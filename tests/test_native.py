@@ -695,3 +695,32 @@ def test_workers_go_with_their_pool() -> None:
             return
         time.sleep(0.01)
     pytest.fail("the workers stay")
+
+
+def test_kernels_that_assert_are_repeated_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        gpu = kj.device("webgpu")
+    except kj.DeviceError as error:
+        pytest.skip(error.message)
+
+    @kj.jit
+    def checked(x: kj.Array1[kj.i32], least: kj.i32) -> None:
+        i = kj.global_id(0)
+        if i < x.size:
+            assert x[i] >= least, "too small"
+            x[i] += 1
+
+    x = gpu.array(np.arange(8, dtype=np.int32))
+    checked[8](x, 0)
+
+    def unexpected(self: Kernel, *_: Any) -> None:
+        raise AssertionError(self)
+
+    monkeypatch.setattr(Kernel, "prepare", unexpected)
+    for _ in range(3):
+        checked[8](x, least=0)
+    gpu.synchronize()
+    assert (x.numpy() == np.arange(8) + 4).all()
+    checked[8](x, 5)
+    with pytest.raises(kj.KernelError, match="too small"):
+        gpu.synchronize()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, final
 
@@ -110,8 +110,8 @@ class NativeTarget:
     """How native code calls a loaded kernel.
 
     Attributes:
-        kind: ``"cpu"`` or ``"cuda"``.
-        values: what `khaljit/native/plan.c` takes of that kind.
+        kind: ``"cpu"``, ``"cuda"``, or ``"called"`` where `Loaded.repeat` is.
+        values: what `khaljit/native/target.c` takes of that kind.
         guards: what has to be as it is.
     """
 
@@ -123,7 +123,6 @@ class NativeTarget:
 class Loaded(ABC):
     """An artifact that a device has loaded."""
 
-    binds: bool = False  # `bind` is worth its while
     origin: Origin | None = None  # for what is compiled later: other programs of the same trace
 
     @abstractmethod
@@ -136,16 +135,18 @@ class Loaded(ABC):
         """Enqueue the kernel; arrays and numbers by position in the trace. A grid of counts has no
         zero in it; one that the device reads may have."""
 
-    def bind(
-        self, operands: Sequence[Operand], groups: Grid
-    ) -> Callable[[Sequence[int | float | bool]], None]:
-        """A launch with these arrays on this grid that takes only numbers, where `binds` says that
-        this is quicker than `launch`. Nobody calls it when one of the arrays is gone."""
-        return lambda numbers: self.launch(operands, numbers, groups)
-
     def native(self) -> NativeTarget | None:
         """How native code calls the kernel; None where only `launch` does."""
         return None
+
+    def repeat(self, key: bytes, arrays: Sequence[Array[Any]], numbers: Sequence[Any]) -> None:
+        """Enqueue the kernel, for native code that has checked the arguments: the target of kind
+        ``"called"``.
+
+        Args:
+            key: slots of the parameter block: of the arrays, and of the grid in workgroups.
+        """
+        raise InternalError(f"{self} is not launched so")
 
 
 class Timer(ABC):

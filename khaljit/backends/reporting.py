@@ -8,6 +8,7 @@ read when the device is observed; launches on the host have one each, read at th
 from __future__ import annotations
 
 import os
+import struct
 import sys
 import threading
 import weakref
@@ -19,7 +20,8 @@ import numpy as np
 
 from khaljit.arguments import Operand
 from khaljit.arrays import Array
-from khaljit.backends.base import Device, Loaded
+from khaljit.backends.base import Device, Loaded, NativeTarget
+from khaljit.codegen.layout import SLOT
 from khaljit.codegen.reports import (
     DROPPED,
     FAILED,
@@ -133,7 +135,6 @@ class Reporting(Loaded):
         self.name: Final = trace.name
         self.announcements: Final = announcements(trace)
         self.index_bits: Final = trace.index_bits
-        self.binds = device.has_own_memory and loaded.binds
         self.code: Final = loaded
         self.prints: Final = not all(one.fails for one in self.announcements)
         self._device: Final = device
@@ -159,17 +160,22 @@ class Reporting(Loaded):
         assert self._reports is not None
         return (*operands, self._reports.operand), (*numbers, self.number)
 
-    def bind(self, operands: Sequence[Operand], groups: Grid) -> Callable[[Numbers], None]:
-        """A launch with everything known but the numbers."""
-        reports = self._reports
-        assert reports is not None
-        bound = self.code.bind((*operands, reports.operand), groups)
+    def native(self) -> NativeTarget | None:
+        """By `repeat`, where kernels share a report."""
+        if self._reports is None or self.code.native() is None:
+            return None
+        return NativeTarget("called", (self.repeat,))
 
-        def launch(numbers: Numbers) -> None:
-            with reports.launching(self):
-                bound((*numbers, self.number))
-
-        return launch
+    def repeat(self, key: bytes, arrays: Sequence[Array[Any]], numbers: Sequence[Any]) -> None:
+        """Enqueue the kernel with the hidden parameters."""
+        assert self._reports is not None
+        (operand,), (number,) = self.passed((), ())
+        owner, grid = operand.owner, 3 * SLOT
+        assert isinstance(owner, Array)
+        slots = (operand.address, *operand.shape, *operand.strides)
+        whole = key[:-grid] + struct.pack(f"={len(slots)}q", *slots) + key[-grid:]
+        with self._reports.launching(self):
+            self.code.repeat(whole, (*arrays, owner), (*numbers, number))
 
 
 @final

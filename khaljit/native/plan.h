@@ -72,8 +72,7 @@ typedef struct {
 } CudaTarget;
 
 typedef struct {
-    PyObject *call; /* takes a key of arrays and grid, the arrays, and the numbers */
-    int64_t number; /* of the kernel, in the key */
+    PyObject *call; /* `Loaded.repeat` */
 } CalledTarget;
 
 typedef struct {

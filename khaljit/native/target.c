@@ -84,9 +84,9 @@ static PyObject *numbers_of(const Checked *launch)
         }
         else if (parameter->kind == NUMBER) {
             PyObject *given = launch->args[k];
-            number = PyFloat_CheckExact(given) || PyLong_Check(given)
-                         ? Py_NewRef(given)
-                         : PyObject_CallMethod(given, "item", NULL);
+            number = parameter->rule.type == BOOL  ? PyBool_FromLong(PyObject_IsTrue(given))
+                     : parameter->rule.type >= F16 ? PyNumber_Float(given)
+                                                   : PyNumber_Long(given);
         }
         else {
             continue;
@@ -115,13 +115,12 @@ static PyObject *arrays_of(const Checked *launch)
 static Outcome run_called(const CalledTarget *called, const Checked *launch)
 {
     const size_t slots = (size_t)launch->plan->array_slots * sizeof(int64_t);
-    PyObject *key = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(slots + 4 * sizeof(int64_t)));
+    PyObject *key = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(slots + 3 * sizeof(int64_t)));
     PyObject *arrays = arrays_of(launch), *numbers = numbers_of(launch), *result = NULL;
     if (key != NULL && arrays != NULL && numbers != NULL) {
         char *bytes = PyBytes_AS_STRING(key);
-        memcpy(bytes, &called->number, sizeof(int64_t));
-        memcpy(bytes + sizeof(int64_t), launch->slots, slots);
-        memcpy(bytes + sizeof(int64_t) + slots, launch->groups, 3 * sizeof(int64_t));
+        memcpy(bytes, launch->slots, slots);
+        memcpy(bytes + slots, launch->groups, 3 * sizeof(int64_t));
         PyObject *const args[] = {key, arrays, numbers};
         result = PyObject_Vectorcall(called->call, args, 3, NULL);
     }
@@ -194,13 +193,11 @@ static bool parse_cuda(CudaTarget *cuda, PyObject *from)
 
 static bool parse_called(CalledTarget *called, PyObject *from)
 {
-    long long number;
-    if (!PyArg_ParseTuple(from, "OL", &called->call, &number)) {
-        memset(called, 0, sizeof *called);
+    if (!PyArg_ParseTuple(from, "O", &called->call)) {
+        called->call = NULL;
         return false;
     }
     Py_INCREF(called->call);
-    called->number = number;
     return true;
 }
 

@@ -25,7 +25,7 @@ from khaljit.backends.cuda.memory import Memory
 from khaljit.backends.cuda.streams import CHOSEN, Stream
 from khaljit.backends.cuda.target import Cuda
 from khaljit.cache.artifact import Artifact
-from khaljit.codegen.layout import ParameterBlock
+from khaljit.codegen.layout import SLOT, ParameterBlock
 from khaljit.extension import NATIVE
 from khaljit.graphs.capture import apart
 from khaljit.grids import Grid, Indirect
@@ -277,8 +277,6 @@ def read_grid(kernel: str, groups: Indirect) -> Grid:
 class CudaKernel(Loaded):
     """A kernel that khaljit compiled."""
 
-    binds = True
-
     def __init__(self, device: CudaDevice, artifact: Artifact, trace: Trace) -> None:
         plan = artifact.plan
         self._device: Final = device
@@ -336,6 +334,13 @@ class CudaKernel(Loaded):
         )
         reads = (Attribute(device, "timing"), Attribute(device, "dead"))
         return NativeTarget("cuda", values, tuple(Guard(str(one), one, one()) for one in reads))
+
+    def repeat(self, key: bytes, arrays: Sequence[Array[Any]], numbers: Sequence[Any]) -> None:
+        """Enqueue on the stream."""
+        *slots, x, y, z = struct.unpack(f"={len(key) // SLOT}q", key)
+        kernel, blocks = self._fitting((x, y, z))
+        memories = [array.buffer for array in arrays]
+        BoundLaunch(kernel, slots, memories, (x, y, z), blocks)(numbers)
 
     def bind(self, operands: Sequence[Operand], groups: Grid | Indirect) -> BoundLaunch:
         """A launch with all read but the numbers; it keeps the arrays' memory."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, final
 
 from khaljit import compiler
 from khaljit.arguments import Operand
+from khaljit.arrays import Array
 from khaljit.backends.base import Loaded, NativeTarget
 from khaljit.backends.webgpu.buffers import Memory
 from khaljit.backends.webgpu.packing import NumberPacker, Pack, packer
@@ -30,8 +31,7 @@ __all__ = ["MAX_GROUPS", "WebGpuLoaded"]
 
 MAX_GROUPS: Final = 65535  # workgroups on an axis
 MAX_TOTAL: Final = (1 << 32) - 1  # code that counts them along a line does so in 32 bits
-Bound = Callable[[Sequence[int | float | bool]], None]
-_NUMBERS: Final = itertools.count()  # of kernels, in the keys of their launches
+_NUMBERS: Final = itertools.count()  # of kernels, for what is kept of their launches
 NO_GRID: Final = (0, 0, 0)  # where the device reads it, the code does not ask the host
 
 
@@ -76,12 +76,10 @@ class _Variant:
 class WebGpuLoaded(Loaded):
     """A kernel with its variants."""
 
-    binds = True
-
     def __init__(self, device: WebGpuDevice, artifact: Artifact, trace: Trace) -> None:
+        self._number: Final = next(_NUMBERS)
         self._device: Final = device
         self._trace: Final = trace
-        self._number: Final = next(_NUMBERS)
         apart = tuple(range(len(trace.arrays)))
         self._plain: Final = _Variant(device, artifact, trace)
         self._variants: Final = {(apart, True, False): self._plain}
@@ -122,17 +120,6 @@ class WebGpuLoaded(Loaded):
             variant, group = self._bound(operands, folded)
             variant.pipeline.record(group, variant.pack(operands, numbers, extents, groups), counts)
 
-    def bind(self, operands: Sequence[Operand], groups: Grid) -> Bound:
-        """A launch with everything looked up and packed but the numbers."""
-        device, prepared = self._device, self.prepare(operands, groups)
-        assert prepared is not None
-
-        def launch(numbers: Sequence[int | float | bool]) -> None:
-            with device.lock:
-                prepared.record(numbers)
-
-        return launch
-
     def prepare(self, operands: Sequence[Operand], groups: Grid | Indirect) -> Prepared | None:
         """A dispatch of these arrays, ready but for its numbers; None where the host must read the
         grid first."""
@@ -153,20 +140,20 @@ class WebGpuLoaded(Loaded):
         return Prepared(variant.pipeline, group, pack, counts)
 
     def native(self) -> NativeTarget:
-        """`_repeat`, which is given launches that were checked."""
-        return NativeTarget("called", (self._repeat, self._number))
+        """By `repeat`."""
+        return NativeTarget("called", (self.repeat,))
 
-    def _repeat(self, key: bytes, arrays: tuple[Any, ...], numbers: tuple[Any, ...]) -> None:
-        """A launch; the key tells places, shapes and strides of the arrays, and the grid."""
+    def repeat(self, key: bytes, arrays: Sequence[Array[Any]], numbers: Sequence[Any]) -> None:
+        """Record what was prepared for such arrays on such a grid."""
         device = self._device
-        prepared = device.groups.get(key)
+        prepared = device.groups.get((self._number, key))
         if prepared is None:
             prepared = self._prepare_by(key, arrays)
         with device.lock:
             prepared.record(numbers)
 
-    def _prepare_by(self, key: bytes, arrays: tuple[Any, ...]) -> Prepared:
-        _, *slots, x, y, z = struct.unpack(f"={len(key) // SLOT}q", key)
+    def _prepare_by(self, key: bytes, arrays: Sequence[Array[Any]]) -> Prepared:
+        *slots, x, y, z = struct.unpack(f"={len(key) // SLOT}q", key)
         operands = []
         for array in arrays:
             end = 1 + array.ndim
@@ -175,7 +162,7 @@ class WebGpuLoaded(Loaded):
             operands.append(Operand("", array, array.dtype, tuple(shape), tuple(strides), address))
         prepared = self.prepare(operands, (x, y, z))
         assert prepared is not None
-        self._device.groups.add(key, prepared, [array.buffer for array in arrays])
+        self._device.groups.add((self._number, key), prepared, [array.buffer for array in arrays])
         return prepared
 
     def _bound(self, operands: Sequence[Operand], folded: bool) -> tuple[_Variant, Any]:
