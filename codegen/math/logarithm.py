@@ -14,10 +14,12 @@ from khaljit.codegen.math.kit import (
     FORMATS,
     Num,
     Rare,
+    add_ordered,
     either,
     fma,
     horner,
     is_unusual,
+    multiply_exactly,
     select,
     with_sign,
 )
@@ -258,9 +260,16 @@ def log(x: Num, rare: Rare) -> Num:
     return _complete(x, _LOG[x.dtype], rare)
 
 
-def log_of_positive(x: Num) -> Num:
-    """`log` of a positive finite number; garbage for any other."""
-    return _logarithm(x, _LOG[x.dtype])
+def log_of_positive(x: Num) -> tuple[Num, Num]:
+    """`log` of a positive finite number as a sum; garbage for any other."""
+    e, m = split_exponent(x)
+    f = m - 1.0
+    base = _LOG[x.dtype]
+    two, two_rest = (part * x.format.step for part in base.two)
+    near, near_rest = add_ordered(f, fma(f * f, horner(f, base.tail), e * two_rest))
+    power, power_rest = multiply_exactly(e, two)
+    high, rest = add_ordered(power, near)
+    return high, rest + (power_rest + near_rest)
 
 
 def log2(x: Num, rare: Rare) -> Num:
