@@ -39,6 +39,7 @@ ALL: Final = 32  # inputs of a function of one f32, as a power of two
 DRAWN: Final = 30
 SAMPLE: Final = 14
 SEEN: Final = 22  # of f64, by the host
+HOST_CHUNK: Final = 20
 CHUNK: Final = {"cuda": 26}  # inputs at a time, as a power of two
 CHUNK_ELSEWHERE: Final = 20
 
@@ -124,15 +125,21 @@ class Sweep:
     def written(self, where: list[float]) -> list[str]:
         return [float(x).hex() for x in where[: 2 if self.op in kernels.TWO else 1]]
 
-    def seen_by_host(self, count: int) -> tuple[float, list[str], int]:
-        """The same of the first inputs of f64."""
-        x, y, out = (self.device.empty(count, self.dtype) for _ in range(3))
-        self.draw[count](x, y, 0)
-        self.apply[count](x, y, out)
-        args = (x.numpy(), y.numpy()) if self.op in kernels.TWO else (x.numpy(),)
-        off, looked_at, wrong = errors(self.op, args, out.numpy())
-        place = int(off.argmax())
-        return float(off[place]), self.written([float(a[place]) for a in looked_at]), wrong
+    def seen_by_host(self, power: int) -> tuple[float, list[str], int]:
+        """The same of the first 2**power inputs of f64."""
+        size = 1 << min(power, HOST_CHUNK)
+        x, y, out = (self.device.empty(size, self.dtype) for _ in range(3))
+        most, at, wrong = 0.0, [0.0, 0.0], 0
+        for start in range(0, 1 << power, size):
+            self.draw[size](x, y, start)
+            self.apply[size](x, y, out)
+            args = (x.numpy(), y.numpy()) if self.op in kernels.TWO else (x.numpy(),)
+            off, looked_at, more = errors(self.op, args, out.numpy())
+            wrong += more
+            place = int(off.argmax())
+            if off[place] > most:
+                most, at = float(off[place]), [float(a[place]) for a in looked_at]
+        return most, self.written(at), wrong
 
 
 def measured(device: Any, op: Op, dtype: DType, inputs: int | None) -> Row:
@@ -146,7 +153,7 @@ def measured(device: Any, op: Op, dtype: DType, inputs: int | None) -> Row:
         if dtype is f32:
             worst, at, wrong = sweep.found()
         elif device.kind == "cpu":
-            worst, at, wrong = sweep.seen_by_host(1 << min(power, SEEN))
+            worst, at, wrong = sweep.seen_by_host(min(power, SEEN))
         else:
             worst, at, wrong = None, [], 0
         return Row(power, worst, at, wrong, sweep.digest, sample(device, op, dtype))
