@@ -138,7 +138,7 @@ def test_functions_are_close(device: Device, rng: Rng, name: str, dtype: DType) 
 
 
 @each([f16, bf16])
-@pytest.mark.parametrize("name", ["exp", "log", "sqrt", "sin", "tanh", "erf", "pow", "atan2"])
+@pytest.mark.parametrize("name", _FUNCTIONS)
 def test_functions_of_narrow_floats_are_those_of_f32(
     device: Device, rng: Rng, name: str, dtype: DType
 ) -> None:
