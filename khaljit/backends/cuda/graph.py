@@ -10,6 +10,7 @@ Nodes with parameters are changed in the executable graph; nothing is captured o
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
@@ -188,7 +189,9 @@ class CudaReplay(Replay):
         self._nodes: Final = list(nodes)
         self._changeable: Final = changeable
         self._outdated: Final[set[int]] = set()
-        self._memories: Final = list(captured.memories)
+        self._has_moved = False
+        self._captured: Final = list(captured.memories)
+        self._memories = self._captured  # those of arrays that nodes were given since, too
         self._reporting: Final = reporting(nodes)
         self._names: Final = list(dict.fromkeys(node.label for node in nodes))
         _, count = device.call("cuGraphGetNodes", graph)
@@ -211,14 +214,9 @@ class CudaReplay(Replay):
         if executable is None:
             return
         device.enter()
-        for position in sorted(self._outdated):
-            node = self._nodes[position]
-            assert isinstance(node, KernelNode)
-            self._changeable[position].change(executable, node)
-        self._outdated.clear()
+        if self._outdated:
+            self._change()
         memories = self._memories
-        for one in self._changeable.values():
-            memories = [*memories, *one.launch.memories]
         with launching(self._reporting):
             stream = chosen_stream(device, memories)
             for _ in range(repeat):
@@ -228,11 +226,24 @@ class CudaReplay(Replay):
             hand_back(device, memories, stream)
         device.recent.extend(self._names)
 
+    def _change(self) -> None:
+        """Give the driver what nodes take now."""
+        for position in sorted(self._outdated):
+            node = self._nodes[position]
+            assert isinstance(node, KernelNode)
+            self._changeable[position].change(self._executable, node)
+        self._outdated.clear()
+        if self._has_moved:
+            used = (one.launch.memories for one in self._changeable.values())
+            self._memories = list(dict.fromkeys(itertools.chain(self._captured, *used)))
+            self._has_moved = False
+
     def update(self, position: int, node: Node) -> None:
         """Its node is changed before the next launch."""
         assert isinstance(node, KernelNode)
         self._nodes[position] = node
         self._changeable[position].move(node)
+        self._has_moved = True
         self._outdated.add(position)
 
     def set_number(self, position: int, index: int, bits: int) -> None:
