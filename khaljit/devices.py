@@ -48,6 +48,13 @@ def _null(number: int | None) -> Device:
     return NullDevice()
 
 
+def _python(number: int | None, **options: Any) -> Device:
+    from khaljit.backends.python.device import PythonDevice
+
+    _refuse_number("python", number)
+    return PythonDevice(**options)
+
+
 def _refuse_number(kind: str, number: int | None) -> None:
     if number:
         raise ArgumentValueError(f"there is one {kind} device", mend=f'write kj.device("{kind}")')
@@ -61,6 +68,7 @@ _KINDS: Final[dict[str, Callable[..., Device]]] = {
     "cpu": _cpu,
     "interpreter": _interpreter,
     "null": _null,
+    "python": _python,
 }
 AUTO: Final = ("cuda", "webgpu", "cpu")
 
@@ -69,17 +77,20 @@ _LOCK: Final = threading.Lock()
 
 
 def device(name: str = "auto", **options: Any) -> Device:
-    """A device by name: ``"cuda"``, ``"webgpu"``, ``"cpu"``, ``"interpreter"``, or ``"auto"``.
+    """A device by name: ``"cuda"``, ``"webgpu"``, ``"cpu"``, ``"python"``, ``"interpreter"``,
+    ``"null"``, or ``"auto"``.
 
     ``auto`` takes CUDA, else a WebGPU adapter that is hardware, else the CPU; ``device.reason``
     says why.
 
-    ``kj.device("cpu", threads=2)`` limits the threads of a launch. One device object is made per
-    name and options. A device that is asked for by name and missing is a DeviceError.
+    ``kj.device("cpu", threads=2)`` limits the threads of a launch. ``kj.device("python")`` runs the
+    kernel's own function, for a debugger; ``seed=`` shuffles the order of its invocations. One
+    device object is made per name and options. A device that is asked for by name and missing is a
+    DeviceError.
     """
     kind, _, number = name.partition(":")
     if kind == "auto":
-        return _auto()
+        return device("python") if _debugging() else _auto()
     if kind not in _KINDS:
         raise ArgumentValueError(
             f"there is no kind of device called {kind!r}",
@@ -168,9 +179,19 @@ CURRENT: Final[Watched[Device | None]] = Watched("khaljit_device", None, is_devi
 def current_device() -> Device:
     """The device that kernels run on when all their arrays are NumPy's.
 
-    What `use` set; else ``KHALJIT_DEVICE``; else the CPU.
+    What `use` set; else ``KHALJIT_DEVICE``; else the CPU. ``KHALJIT_INTERPRET=1`` is the device
+    ``python`` instead of the last two.
     """
-    return CURRENT.get() or _default(os.environ.get("KHALJIT_DEVICE") or "cpu")
+    found = CURRENT.get()
+    if found is None:
+        name = os.environ.get("KHALJIT_DEVICE") or "cpu"
+        found = _default("python" if _debugging() else name)
+    return found
+
+
+def _debugging() -> bool:
+    """Whether kernels are to run as plain Python."""
+    return os.environ.get("KHALJIT_INTERPRET") == "1"
 
 
 @lru_cache(maxsize=8)

@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import inspect
 import itertools
+import sys
 import threading
 import weakref
 from collections import Counter
@@ -266,11 +267,15 @@ class Kernel(KernelBase):
         return bind(launch, self._known(), args, kwargs)
 
     def _plan(self, device: Device, signature: Signature) -> Plan:
-        recording = self._record(signature)
+        recording = self._undisturbed(signature) if device.steps else self._record(signature)
         compiled = compile_trace(recording.trace, device.target, self._origin(signature))
         self._counts["cached" if compiled.cached else "compiled"] += 1
-        loaded = load(device, compiled)
         trace = recording.trace
+        if device.steps:
+            arguments = self._known().recorded(signature)
+            loaded = device.load_function(self._function, arguments, self._receiver, trace)
+        else:
+            loaded = load(device, compiled)
         plan = Plan(compiled, loaded, recording.guards, _written(trace), _looked_at(trace))
         with self._lock:
             self._plans[device, signature] = plan
@@ -278,18 +283,33 @@ class Kernel(KernelBase):
             keep_within_bounds(self.name, self._known().names, self._plans, warns=warns)
         return plan
 
-    def _record(self, signature: Signature) -> Recording:
+    def _undisturbed(self, signature: Signature) -> Recording:
+        """A recording in which no debugger stops, since the function itself will run."""
+        trace = sys.gettrace()
+        sys.settrace(None)
+        try:
+            return self._record(signature, quiet=True)
+        finally:
+            sys.settrace(trace)
+
+    def _record(self, signature: Signature, quiet: bool = False) -> Recording:
         self._counts["recorded"] += 1
         parameters = self._known().recorded(signature)
         return record(
             self._function,
             parameters,
-            bound=() if self._owner is None else (self._owner,),
+            bound=self._receiver,
             workgroup=self._settings.workgroup,
             options=self._settings.options,
             index_bits=signature.index_bits,
             name=self.name,
+            quiet=quiet,
         )
+
+    @property
+    def _receiver(self) -> tuple[Any, ...]:
+        """What a method's kernel is called with before its arguments."""
+        return () if self._owner is None else (self._owner,)
 
     def _known(self) -> Parameters:
         """The parameters; read at the first use, when all names in annotations exist."""

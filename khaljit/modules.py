@@ -109,8 +109,9 @@ def path_of(value: Any, same: Callable[[Any, Any], bool] = is_) -> str | None:
 def _name_of(module: ModuleType) -> str:
     """The name that other processes know a module by; of a script its path from here."""
     name = module.__name__
-    if name == "__main__" and module.__spec__ is not None:  # python -m
-        return module.__spec__.name
+    spec = getattr(module, "__spec__", None)  # pdb gives its module none
+    if name == "__main__" and spec is not None:  # python -m
+        return str(spec.name)
     if name != "__main__" and name not in _SCRIPTS:
         return name
     file = Path(getattr(module, "__file__", None) or "__main__").resolve()

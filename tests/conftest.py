@@ -4,6 +4,7 @@ what was skipped."""
 from __future__ import annotations
 
 import importlib
+import math
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ import pytest
 
 import khaljit as kj
 from khaljit.backends.base import Device
+from khaljit.backends.python.device import Stepped
+from khaljit.tracer.ir import Trace, effects, values
+from khaljit.tracer.ops import MATH, Op
 from khaljit.tracer.parsing import parse
 from khaljit.tracer.record import Recording, record
 from khaljit.tracer.text import print_trace
@@ -22,7 +26,7 @@ from khaljit.tracer.verify import verify
 
 # Devices that must be there: CI fails where one of these columns would be skipped.
 REQUIRED = os.environ.get("KHALJIT_TEST_REQUIRE", "").split()
-COLUMNS = ("interpreter", "cpu", "webgpu", "cuda")
+COLUMNS = ("interpreter", "python", "cpu", "webgpu", "cuda")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -56,6 +60,37 @@ def _recordings_keep_the_laws() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(importlib.import_module("khaljit.jit"), "record", checked)
         yield
+
+
+# Operations that a test may ask of the python device, which takes some 20 us for each.
+MOST_STEPS = 40_000
+STEPS = dict.fromkeys(MATH, 60)  # an elementary function's, about
+TRIPS = 8  # through loops, of which nobody knows
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _the_python_device_skips_long_tests() -> Iterator[None]:
+    """What would take it long is skipped there, and so counted."""
+    launch = Stepped.launch
+
+    def limited(kernel: Stepped, operands: Any, numbers: Any, groups: Any) -> None:
+        _expect_few_steps(kernel.trace, groups)
+        launch(kernel, operands, numbers, groups)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Stepped, "launch", limited)
+        yield
+
+
+def _expect_few_steps(trace: Trace, groups: Any) -> None:
+    if not isinstance(groups, tuple):
+        return
+    per_invocation = sum(STEPS.get(one.op, 1) for one in values(trace.body))
+    if any(effect.op is Op.LOOP for effect in effects(trace.body)):
+        per_invocation *= TRIPS
+    steps = math.prod(groups) * math.prod(trace.workgroup or ()) * per_invocation
+    if steps > MOST_STEPS:
+        pytest.skip("the python device would take long")
 
 
 @pytest.fixture(params=COLUMNS)

@@ -137,6 +137,8 @@ def test_a_literal_that_leaves_a_loop_has_no_type_yet(device: Device) -> None:
         assert value.dtype is kj.i16
         a[i] = value
 
+    if device.kind == "python":
+        pytest.skip("a variable that holds literals alone is a Python number there")
     a = np.arange(-3, 4, dtype=np.int16)
     kernel[7](a)
     assert a.tolist() == [-3, -2, -1, 0, 2, 2, 2]

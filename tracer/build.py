@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import field
-from typing import Final, final
+from typing import Final
 
 from khaljit.tracer.dtypes import DType, bf16, bool_, f16, f32, f64, index
 from khaljit.tracer.errors import Site
@@ -85,7 +85,6 @@ class _OpenRegion:
     end: Value | None = None
 
 
-@final
 class Builder:
     """Builds one trace's values and regions.
 

@@ -23,6 +23,7 @@ returns becomes a loop that runs once, which ``passes/once.py`` turns into branc
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Mapping
 from typing import Any, Final, final
 
@@ -33,7 +34,7 @@ from khaljit.tracer.errors import TraceError
 from khaljit.tracer.frames import Exit, Frame, Merge, State, closed, leave_unless, read
 from khaljit.tracer.ops import Op
 from khaljit.tracer.proxy import Scalar, Vector, fail
-from khaljit.tracer.recorder import Recorder, user_site
+from khaljit.tracer.recorder import Recorder, recording, user_frame, user_site
 from khaljit.tracer.state import UNSET
 
 __all__ = ["Block", "Chain", "Construct", "For", "If", "Range", "While"]
@@ -340,7 +341,8 @@ class While(Loop):
 
 @final
 class Range:
-    """``range`` inside a kernel; iterated on the host when its ends are Python numbers.
+    """``range`` inside a kernel; iterated on the host when its ends are Python numbers, and where
+    kernels run as they are.
 
     ``forward`` says that a run-time step is known to be positive.
     """
@@ -361,7 +363,13 @@ class Range:
         return range(self.start, self.stop, self.step)
 
     def __iter__(self) -> Any:
-        return iter(self.host())
+        recorder = recording()
+        if recorder is None or not recorder.steps or (self.on_host and _in_comprehension()):
+            return iter(self.host())
+        dtype = _range_type(self)
+        start, stop, step = map(operator.index, (self.start, self.stop, self.step))
+        numbers = range(start, stop, step) if step else ()  # as recorded loops have it
+        return (Scalar(recorder, recorder.builder.const(dtype, number)) for number in numbers)
 
     def __len__(self) -> int:
         return len(self.host())
@@ -552,6 +560,12 @@ class For(Loop):
             return upward if self._step > 0 else downward
         up = compare(Op.GT, self._step, 0)
         return (upward & up) | (downward & ~up)
+
+
+def _in_comprehension() -> bool:
+    """Whether a comprehension iterates, which is repeated on the host."""
+    frame = user_frame()
+    return frame is not None and frame.f_code.co_name.startswith("<")
 
 
 def _range_type(bounds: Range) -> DType:

@@ -213,7 +213,7 @@ def _contains(items: Any, value: Any) -> Any:
     if not isinstance(items, tuple | list | set | frozenset | dict):
         found = _traced(items, "__contains__", value)
         return value in items if found is NotImplemented else found
-    if not _has_proxy((value, *items)):
+    if not has_proxy((value, *items)):
         return value in items
     found = False
     for one in items:
@@ -278,7 +278,7 @@ def attribute(owner: Any, name: str) -> Any:
         raise TraceError(str(error), at=user_site(), mend=mend) from None
     if is_proxy(owner) or isinstance(owner, DType | np.generic | Enum):
         return value
-    if isinstance(owner, ModuleType) and _is_library(owner.__name__):
+    if isinstance(owner, ModuleType) and is_library(owner.__name__):
         return value
     recorder = _recorder()
     if id(owner) not in recorder.outside:
@@ -421,12 +421,12 @@ def _refuse_mutation(owner: Any) -> None:
 def _traced(owner: Any, name: str, *args: Any) -> Any:
     """A method called on an object of the user's class; NotImplemented where that has none."""
     method = getattr(type(owner), name, None)
-    if isinstance(method, FunctionType) and not _is_library(method.__module__ or ""):
+    if isinstance(method, FunctionType) and not is_library(method.__module__ or ""):
         return _call_function(method, (owner, *args), {})
     return NotImplemented
 
 
-def _is_library(module: str) -> bool:
+def is_library(module: str) -> bool:
     root = module.partition(".")[0]
     return root in ("khaljit", "numpy") or root in sys.stdlib_module_names
 
@@ -449,7 +449,7 @@ def call(function: Any, *args: Any, **kwargs: Any) -> Any:
         always = mapped = None
     if always is not None:
         return always(*args, **kwargs)
-    if mapped is not None and _has_proxy(args):
+    if mapped is not None and has_proxy(args):
         return mapped(*args, **kwargs)
     if isinstance(function, FunctionType):
         return _call_function(function, args, kwargs)
@@ -468,13 +468,13 @@ def call(function: Any, *args: Any, **kwargs: Any) -> Any:
     if inline is not None:
         return call(inline(), *args, **kwargs)
     method = vars(type(function)).get("__call__")
-    if isinstance(method, FunctionType) and not _is_library(type(function).__module__):
+    if isinstance(method, FunctionType) and not is_library(type(function).__module__):
         return _call_function(method, (function, *args), kwargs)
     _refuse_foreign(function, args)
     return function(*args, **kwargs)
 
 
-def _has_proxy(args: tuple[Any, ...]) -> bool:
+def has_proxy(args: tuple[Any, ...]) -> bool:
     return any(
         is_proxy(arg) or (isinstance(arg, tuple | list) and any(map(is_proxy, arg))) for arg in args
     )
@@ -488,7 +488,7 @@ def _refuse_foreign(function: Any, args: tuple[Any, ...]) -> None:
             guard_contents(recorder, arg)
     module = getattr(function, "__module__", None) or ""
     foreign = isinstance(function, np.ufunc) or module.partition(".")[0] in _FOREIGN
-    if foreign and _has_proxy(args):
+    if foreign and has_proxy(args):
         name = f"{module or 'numpy'}.{getattr(function, '__name__', function)}"
         fail(
             f"{name} has no meaning in a kernel",
@@ -500,7 +500,7 @@ _FOREIGN: Final = ("numpy", "math", "cmath")
 
 
 def _call_function(function: FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-    if function.__module__ and _is_library(function.__module__):
+    if function.__module__ and is_library(function.__module__):
         _refuse_foreign(function, args)
         return function(*args, **kwargs)
     recorder = _recorder()

@@ -25,6 +25,7 @@ from khaljit.tracer.memory import Array
 from khaljit.tracer.messages import has_values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.proxy import Scalar, fail
+from khaljit.tracer.recorder import current
 
 __all__ = ["ALWAYS", "TABLE"]
 
@@ -93,8 +94,12 @@ def _print(*parts: Any, **options: Any) -> None:
         if set(options) - {"sep", "end"}:
             fail("print() of run-time values takes only sep= and end=")
         printing.print_parts(*parts, **options)
-    else:
+    elif not current("print").quiet:
         builtins.print(*parts, **options)
+
+
+def _breakpoint(*args: Any, **kwargs: Any) -> None:
+    """A recording is not what is to be looked at; the python device runs the kernel itself."""
 
 
 def _floor(x: Any) -> Any:
@@ -155,6 +160,7 @@ ALWAYS: Final[dict[object, Callable[..., Any]]] = {
     builtins.isinstance: _isinstance,
     builtins.print: _print,
     builtins.len: _len,
+    builtins.breakpoint: _breakpoint,
 }
 
 _ROOTS: Final = ("sqrt", "cbrt", "exp", "exp2", "expm1", "log2", "log10", "log1p")

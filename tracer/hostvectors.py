@@ -14,6 +14,7 @@ import numpy as np
 
 from khaljit.tracer.dtypes import DType, bf16, by_numpy, host_cast
 from khaljit.tracer.proxy import Proxy, Scalar, Vector, swizzle, vector_name
+from khaljit.tracer.recorder import recording
 
 __all__ = ["HostVector", "host_scalar", "is_vector"]
 
@@ -52,6 +53,10 @@ class HostVector:
         return self.items[place]
 
     def __setitem__(self, place: int, value: Any) -> None:
+        recorder = recording()
+        if recorder is not None:  # the name gets a vector of the kernel's
+            recorder.assign(value)
+            return
         self._put((range(len(self.items))[place],), (value,))
 
     def __getattr__(self, name: str) -> Any:
@@ -63,6 +68,10 @@ class HostVector:
         return HostVector(self.dtype, [self.items[place] for place in places])
 
     def __setattr__(self, name: str, value: Any) -> None:
+        recorder = recording()
+        if recorder is not None:
+            recorder.assign(value)
+            return
         places = swizzle(name, len(self.items))
         if places is None or len(set(places)) != len(places):
             raise AttributeError(f"{self!r} has no attribute {name!r} to assign")

@@ -12,6 +12,7 @@ neighbouring invocations touch neighbouring numbers.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any, final
 
@@ -154,6 +155,8 @@ class Array(Proxy):
         return f"<array {self._name} of {name_of(self._kind)} of a kernel>"
 
     def __len__(self) -> int:
+        if self._recorder.steps:
+            return operator.index(self.shape[0])
         fail(f"len({self._name}) is a run-time value", f"write {self._name}.shape[0]")
 
     def __getattr__(self, name: str) -> Any:

@@ -6,6 +6,7 @@ bool is a literal and takes the type of what it meets; a NumPy scalar keeps its 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NoReturn, final
 
@@ -78,12 +79,19 @@ class Proxy:
             )
         return recorder
 
+    def _known(self) -> Any:
+        """The number that it is, where kernels run as they are; else None."""
+        return None
+
     @property
     def described(self) -> str:
         """What it is, for messages."""
         raise InternalError(f"{type(self).__name__} does not say what it is")
 
     def __bool__(self) -> bool:
+        number = self._known()
+        if number is not None:
+            return bool(number)
         fail(
             "the truth of a run-time value is not known while the kernel is recorded",
             "branch with `if`, `while`, `and`, `or`, `not` or a conditional expression in a kernel "
@@ -91,6 +99,9 @@ class Proxy:
         )
 
     def __index__(self) -> int:
+        number = self._known()
+        if number is not None:
+            return operator.index(number)
         fail(
             "a run-time value is used where Python needs an int now",
             "use a Python int or kj.Const[int]; to index run-time data make it an array argument "
@@ -118,9 +129,16 @@ class Number(Proxy):
 
     __slots__ = ()
 
+    def _formatted(self, spec: str) -> str | None:
+        """Its text, where kernels run as they are; else None."""
+        raise InternalError(f"{type(self).__name__} has no text")
+
     def __format__(self, spec: str) -> str:
         """A mark that stands for the value in a text; see ``messages.py``."""
         recorder = self._live()
+        known = self._formatted(spec)
+        if known is not None:
+            return known
         recorder.formatted.append((self, spec))
         return f"\ue000{len(recorder.formatted) - 1}\ue001"
 
@@ -148,8 +166,22 @@ class Scalar(Number):
     def described(self) -> str:
         return self.dtype.name
 
+    def _known(self) -> Any:
+        return self._recorder.known(self.value)
+
+    def _formatted(self, spec: str) -> str | None:
+        number = self._known()
+        if number is None:
+            return None
+        return format(number.item(), spec) if spec else str(number)
+
     def __repr__(self) -> str:
-        return f"<{self.dtype.name} of a kernel>"
+        number, name = self._known(), self.dtype.name
+        return f"<{name} of a kernel>" if number is None else f"{name}({number!s})"
+
+    def __str__(self) -> str:
+        number = self._known()
+        return repr(self) if number is None else str(number)
 
     def __getattr__(self, name: str) -> Any:
         fail(f"{self.dtype.name} has no attribute {name!r}")
@@ -208,8 +240,25 @@ class Vector(Number):
     def described(self) -> str:
         return self.type_name
 
+    def _formatted(self, spec: str) -> str | None:
+        shown = [item._formatted(spec) for item in self._items]
+        return None if None in shown else f"({', '.join(map(str, shown))})"
+
     def __repr__(self) -> str:
-        return f"<{self.type_name} of a kernel>"
+        text = self._formatted("")
+        return f"<{self.type_name} of a kernel>" if text is None else self.type_name + text
+
+    def __str__(self) -> str:
+        return self._formatted("") or repr(self)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in ("_recorder", "_items", "_change"):
+            object.__setattr__(self, name, value)
+        else:
+            self._live().assign(value)
+
+    def __setitem__(self, key: object, value: Any) -> None:
+        self._live().assign(value)
 
     def __len__(self) -> int:
         return len(self._items)

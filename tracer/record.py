@@ -26,7 +26,7 @@ from khaljit.tracer.memory import Array
 from khaljit.tracer.ops import Op
 from khaljit.tracer.passes.report_bounds import report_bounds
 from khaljit.tracer.proxy import Scalar
-from khaljit.tracer.recorder import _CURRENT, Guard, Recorder, is_own
+from khaljit.tracer.recorder import Guard, Recorder, installed, is_own
 from khaljit.tracer.records import dataclass
 from khaljit.tracer.values import assemble
 from khaljit.tracer.vectors import VectorType
@@ -35,10 +35,13 @@ __all__ = [
     "ArrayArgument",
     "ConstArgument",
     "GroupArgument",
+    "Parameters",
     "Recording",
     "ScalarArgument",
     "ValueArgument",
+    "passed",
     "record",
+    "site_of",
 ]
 
 
@@ -121,6 +124,7 @@ def record(
     options: Options | None = None,
     index_bits: int = 32,
     name: str | None = None,
+    quiet: bool = False,
 ) -> Recording:
     """Record a kernel for one launch signature.
 
@@ -132,23 +136,21 @@ def record(
         options: how to compute.
         index_bits: width of ``index``, 32 or 64.
         name: the kernel's name, for people.
+        quiet: what the function prints of host values is not shown, since it will run again.
 
     Raises TraceError for what cannot be recorded.
     """
-    recorder = Recorder(workgroup=workgroup)
-    params = _Parameters(recorder)
-    token = _CURRENT.set(recorder)
-    try:
+    recorder = Recorder(workgroup=workgroup, quiet=quiet)
+    params = Parameters(recorder)
+    with installed(recorder):
         recorder.builder.open()
         for value in bound:
             recorder.reach(value)
         proxies = [params.make(label, argument) for label, argument in arguments]
         runnable = hooks.prepare(recorder, function)
         recorder.calls.append(function)
-        positional = len(proxies) - function.__code__.co_kwonlyargcount
-        names = (label for label, _ in arguments[positional:])
-        keywords = dict(zip(names, proxies[positional:], strict=True))
-        _run(recorder, runnable, (*bound, *proxies[:positional]), keywords)
+        args, keywords = passed(function, arguments, proxies)
+        _run(recorder, runnable, (*bound, *args), keywords)
         if not recorder.builder.ended:
             recorder.builder.end(Op.YIELD)
         trace = Trace(
@@ -167,13 +169,19 @@ def record(
         if trace.options.debug:
             trace = report_bounds(trace)
         return Recording(trace, tuple(recorder.guards.values()))
-    finally:
-        recorder.finished = True
-        _CURRENT.reset(token)
+
+
+def passed(
+    function: FunctionType, arguments: Sequence[tuple[str, Argument]], proxies: Sequence[Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What a kernel's function is called with: by position, and by keyword where it has to be."""
+    positional = len(proxies) - function.__code__.co_kwonlyargcount
+    names = (label for label, _ in arguments[positional:])
+    return tuple(proxies[:positional]), dict(zip(names, proxies[positional:], strict=True))
 
 
 @final
-class _Parameters:
+class Parameters:
     """Makes the proxies of the parameters, and lists them as the trace has them."""
 
     def __init__(self, recorder: Recorder) -> None:
@@ -258,7 +266,7 @@ def _unset_variable(recorder: Recorder, error: NameError) -> TraceError | None:
     name = error.name or _quoted(str(error))
     if name is None or name not in recorder.unset:
         return None
-    at = _site_of(error.__traceback__)
+    at = site_of(error.__traceback__)
     branch = recorder.unset[name]
     where = f" that begins at line {branch.line}" if branch is not None else ""
     return TraceError(
@@ -273,7 +281,7 @@ def _quoted(text: str) -> str | None:
     return parts[1] if len(parts) > 1 else None
 
 
-def _site_of(traceback: TracebackType | None) -> Site | None:
+def site_of(traceback: TracebackType | None) -> Site | None:
     found: tuple[FrameType, int] | None = None
     while traceback is not None:
         if not is_own(traceback.tb_frame):

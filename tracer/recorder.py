@@ -10,7 +10,8 @@ import functools
 import operator
 import sys
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field
 from types import CellType, FrameType, FunctionType
@@ -37,7 +38,9 @@ __all__ = [
     "Item",
     "Recorder",
     "current",
+    "installed",
     "recording",
+    "user_frame",
     "user_site",
 ]
 
@@ -180,7 +183,6 @@ def _unchanged(container: object, contents: tuple[object, ...]) -> bool:
     return len(now) == len(contents) and all(map(operator.is_, now, contents))
 
 
-@final
 @dataclass(slots=True)
 class Recorder:
     """What a recording knows.
@@ -198,6 +200,7 @@ class Recorder:
         sites: places in the source that notes point into.
         formatted: run-time values that an f-string asked for a text, with their formats.
         changes: copies of which a part was changed.
+        quiet: prints of host values are not shown.
         unset: where a variable was left without a value on some path, by name.
         unsettled: a loop variable of no settled type met a type that its default would not have
             given way to, so that its loop must be recorded again.
@@ -216,9 +219,11 @@ class Recorder:
     changes: list[Change] = field(default_factory=list)
     unset: dict[str, Site | None] = field(default_factory=dict)
     workgroup: tuple[int, int, int] | None = None
+    quiet: bool = False
     operations: int = 0
     unsettled: bool = False
     finished: bool = False
+    steps = False  # kernels are run as they are, by a recorder of their own kind
 
     def mark(self) -> None:
         """Give what is built next the place in the user's source being executed."""
@@ -235,6 +240,24 @@ class Recorder:
                 mend="loop with `for ... in range(...)`, which records the body once; "
                 "kj.unroll and loops over tuples repeat it",
             )
+
+    def known(self, value: Value) -> Any:
+        """The number of a value as a NumPy scalar, where kernels are run as they are; else None."""
+        del value
+        return None
+
+    def items(self, items: Iterable[Any]) -> tuple[Any, ...]:
+        """What a fixed array of a struct is read as."""
+        return tuple(items)
+
+    def assign(self, value: object) -> None:
+        """Assign to a part of a vector or struct, in code that was not rewritten."""
+        del value
+        raise TraceError(
+            "a part of a vector or struct is assigned where khaljit cannot read the source",
+            at=user_site(),
+            mend="make a new one: v = kj.vec3(x, v.y, v.z)",
+        )
 
     def note_site(self) -> int:
         """Enter the current place into the table of sites; gives its position."""
@@ -319,6 +342,17 @@ class Recorder:
 
 
 _CURRENT: Final[ContextVar[Recorder | None]] = ContextVar("khaljit_recorder", default=None)
+
+
+@contextmanager
+def installed(recorder: Recorder) -> Iterator[None]:
+    """Make a recorder the one of this context, until its recording ends."""
+    token = _CURRENT.set(recorder)
+    try:
+        yield
+    finally:
+        recorder.finished = True
+        _CURRENT.reset(token)
 
 
 def recording() -> Recorder | None:

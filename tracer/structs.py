@@ -207,12 +207,10 @@ class _FieldAccess:
         return value
 
     def __set__(self, instance: Any, value: Any) -> None:
-        if recording() is not None:
-            fail(
-                f"field {self.field.name} of a {type(instance).__name__} is assigned where "
-                "khaljit cannot read the source",
-                f"make a new one: {type(instance).__name__}(...)",
-            )
+        recorder = recording()
+        if recorder is not None:
+            recorder.assign(value)
+            return
         vars(instance)[self.field.name] = host_value(self.field.kind, value, self.field.name)
 
 

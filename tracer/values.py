@@ -26,7 +26,7 @@ def assemble(recorder: Recorder, kind: ElementType, scalars: Iterator[Scalar]) -
     if isinstance(kind, VectorType):
         return Vector(recorder, tuple(next(scalars) for _ in range(kind.count)))
     if isinstance(kind, FixedArray):
-        return tuple(assemble(recorder, kind.item, scalars) for _ in range(kind.extent))
+        return recorder.items(assemble(recorder, kind.item, scalars) for _ in range(kind.extent))
     fields = struct_layout(kind).fields
     return make(kind, [assemble(recorder, one.kind, scalars) for one in fields])
 

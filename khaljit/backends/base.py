@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, final
 
 import numpy as np
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from khaljit.graphs.nodes import Node
     from khaljit.loading import Modules
     from khaljit.origin import Origin
+    from khaljit.tracer.record import Argument
 
 __all__ = [
     "READING",
@@ -183,6 +185,7 @@ class Device(ABC):
     """A device that kernels run on."""
 
     kind: ClassVar[str]
+    steps: ClassVar[bool] = False  # runs the user's own function; see `load_function`
     has_own_memory: ClassVar[bool] = True  # else it works on NumPy arrays where they are
     name: str
     target: Target
@@ -267,6 +270,16 @@ class Device(ABC):
         """What the device is, for people."""
 
     # What a backend may have.
+
+    def load_function(
+        self,
+        function: FunctionType,
+        arguments: Sequence[tuple[str, Argument]],
+        bound: Sequence[Any],
+        trace: Trace,
+    ) -> Loaded:
+        """Make a function ready to launch, on devices that run it as it is."""
+        raise InternalError(f"{self} runs no Python")
 
     def load_code(self, code: bytes | str, interface: CodeInterface) -> Loaded:
         """Make hand-written code ready to launch."""

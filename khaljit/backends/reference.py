@@ -19,6 +19,7 @@ from khaljit.grids import Grid, Indirect
 from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.interpret import interpret
 from khaljit.tracer.ir import Trace
+from khaljit.tracer.rendering import render
 from khaljit.tracer.text import print_trace
 
 __all__ = ["InterpreterDevice", "TraceTarget"]
@@ -89,4 +90,4 @@ class _Loaded(Loaded):
             note, invocation, operands = report.failure
             sites = self._trace.sites
             at = sites[note.site] if note.site < len(sites) else None
-            raise failure(self._trace.name, note.text, at, invocation, operands)
+            raise failure(self._trace.name, render(note.text, operands), at, invocation)

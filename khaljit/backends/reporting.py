@@ -46,16 +46,10 @@ _LOCK: Final = threading.Lock()
 
 
 def failure(
-    kernel: str,
-    template: str,
-    at: Site | None,
-    invocation: tuple[int, int, int],
-    operands: Sequence[Any],
+    kernel: str, message: str, at: Site | None, invocation: tuple[int, int, int]
 ) -> KernelError:
     """The error for an assertion that failed in an invocation, whose global id is x first."""
-    return KernelError(
-        f"kernel {kernel}: {render(template, operands)} in invocation {invocation}", at=at
-    )
+    return KernelError(f"kernel {kernel}: {message} in invocation {invocation}", at=at)
 
 
 def log_words() -> int:
@@ -242,4 +236,5 @@ def _tell(
         kernel = kernel_of(int(words[0]))
         note = kernel.announcements[int(words[1])]
         record = read_record(words, note.types, kernel.index_bits)
-        raise failure(kernel.name, note.template, note.at, record.invocation, record.operands)
+        message = render(note.template, record.operands)
+        raise failure(kernel.name, message, note.at, record.invocation)

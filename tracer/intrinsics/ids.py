@@ -128,4 +128,4 @@ def grid_stride(n: Any) -> Range:
 
 def unroll(iterable: Any) -> list[Any]:
     """Repeat a loop's body while recording, once per item: ``for k in kj.unroll(range(4))``."""
-    return list(iterable)
+    return list(iterable.host() if isinstance(iterable, Range) else iterable)
