@@ -44,13 +44,13 @@ such as a virus scanner, looks at it."""
 
 PAUSE: Final = 0.01
 
-ENTRY: Final = re.compile(r"[0-9a-f]{2}/[0-9a-f]{30}\.[0-9a-f]{8}\.[0-9a-f]{12}", re.ASCII)
+ENTRY: Final = r"[0-9a-f]{2}/[0-9a-f]{30}\.[0-9a-f]{8}\.[0-9a-f]{12}"
 UNFINISHED: Final = "new-"
 
 
 def is_entry(name: str) -> bool:
     """Whether this is the relative name of an entry's file."""
-    return ENTRY.fullmatch(name) is not None
+    return re.fullmatch(ENTRY, name, re.ASCII) is not None
 
 
 def identity_of(name: str) -> str:

@@ -37,7 +37,7 @@ OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 CHOOSE: Final = "set KHALJIT_CACHE_DIR to a directory of yours, or KHALJIT_CACHE=0"
 OFF: Final = frozenset({"0", "off", "no", "false"})
 ON: Final = frozenset({"1", "on", "yes", "true"})
-SIZE: Final = re.compile(r"([0-9]+) ?([KMGT]?)(?:I?B)?", re.ASCII)
+SIZE: Final = r"([0-9]+) ?([KMGT]?)(?:I?B)?"
 UNITS: Final = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
@@ -66,7 +66,7 @@ def limit() -> int:
     setting = os.environ.get("KHALJIT_CACHE_LIMIT", "").strip().upper()
     if not setting:
         return DEFAULT_LIMIT
-    size = SIZE.fullmatch(setting)
+    size = re.fullmatch(SIZE, setting, re.ASCII)
     if size is None:
         raise CacheStoreError(
             f"KHALJIT_CACHE_LIMIT is {setting!r}", 'set it to a size as "512M" or "2G"'

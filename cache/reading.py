@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, final
 
 from khaljit.cache.artifact import Artifact, unpack
 from khaljit.cache.errors import CorruptError, FormatError
@@ -19,7 +19,8 @@ Tools = Callable[[str], str | None]
 """The version of a tool that is installed here, given its name; None where none is."""
 
 
-class Found(NamedTuple):
+@final
+class Found:
     """What a look brought.
 
     Attributes:
@@ -31,10 +32,15 @@ class Found(NamedTuple):
         name: of the file, if it was on disk.
     """
 
-    artifact: Artifact | None
-    outcome: str
-    detail: str = ""
-    name: str = ""
+    __slots__ = ("artifact", "detail", "name", "outcome")
+
+    def __init__(
+        self, artifact: Artifact | None, outcome: str, detail: str = "", name: str = ""
+    ) -> None:
+        self.artifact: Final = artifact
+        self.outcome: Final = outcome
+        self.detail: Final = detail
+        self.name: Final = name
 
 
 def search(files: Files, key: Key, tools: Tools) -> Found:

@@ -10,7 +10,6 @@ is, so that a cache serves machines that cannot compile.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
@@ -67,40 +66,40 @@ def generators() -> bytes:
     digest is kept in the cache beside their sizes and times of change.
     """
     files = sorted(_sources())
-    listing = "".join(f"{path} {status}\n" for path, _, status in files)
-    facts = xxhash.xxh3_128_hexdigest(listing.encode())
+    facts = xxhash.xxh3_128_hexdigest(repr(files).encode()).encode()
     memo = _memo()
     if memo is not None:
-        with suppress(OSError), open(memo, encoding="ascii", errors="replace") as file:
+        with suppress(OSError), open(memo, "rb", buffering=0) as file:
             known = file.read().split()
             if len(known) == 2 and known[0] == facts:
-                return known[1].encode()
+                return known[1]
     digest = xxhash.xxh3_128()
-    for path, name, _ in files:
-        with open(path, "rb") as source:
+    for name, *_ in files:
+        with open(os.path.join(HERE, name), "rb") as source:
             text = source.read().replace(b"\r\n", b"\n")
         digest.update(f"{name} {len(text)}\n".encode())
         digest.update(text)
-    found = digest.hexdigest()
+    found = digest.hexdigest().encode()
     if memo is not None:
-        _keep(memo, f"{facts} {found}")
-    return found.encode()
+        _keep(memo, facts + b" " + found)
+    return found
 
 
-def _sources() -> Iterator[tuple[str, str, tuple[int, ...]]]:
-    """The generators' files: path, name within khaljit, and what changes when they do."""
-    stack = [(os.path.join(HERE, folder), folder) for folder in GENERATORS]
-    while stack:
-        folder, name = stack.pop()
-        with os.scandir(folder) as entries:
+def _sources() -> list[tuple[str, int, int, int, int]]:
+    """The generators' files by their names within khaljit, with what changes when they do."""
+    found = []
+    folders = list(GENERATORS)
+    for folder in folders:  # which grows
+        with os.scandir(os.path.join(HERE, folder)) as entries:
             for entry in entries:
-                inner = f"{name}/{entry.name}"
-                if entry.name.endswith(".py"):
-                    status = entry.stat()
-                    facts = (status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino)
-                    yield entry.path, inner, facts
-                elif entry.is_dir() and entry.name != "__pycache__":
-                    stack.append((entry.path, inner))
+                name = entry.name
+                if name.endswith(".py"):
+                    one = entry.stat()
+                    facts = (one.st_size, one.st_mtime_ns, one.st_ctime_ns, one.st_ino)
+                    found.append((f"{folder}/{name}", *facts))
+                elif "." not in name and name != "__pycache__" and entry.is_dir():
+                    folders.append(f"{folder}/{name}")
+    return found
 
 
 def _memo() -> str | None:
@@ -116,11 +115,11 @@ def _memo() -> str | None:
     return os.path.join(folder, xxhash.xxh3_128_hexdigest(os.fsencode(HERE)))
 
 
-def _keep(memo: str, text: str) -> None:
+def _keep(memo: str, text: bytes) -> None:
     with suppress(OSError, CacheStoreError):
         place.prepare(place.directory())
         os.makedirs(os.path.dirname(memo), mode=0o700, exist_ok=True)
         unfinished = f"{memo}.{os.urandom(4).hex()}"
-        with open(unfinished, "x", encoding="ascii") as file:
+        with open(unfinished, "xb") as file:
             file.write(text)
         os.replace(unfinished, memo)

@@ -322,6 +322,5 @@ OPS: Final[dict[Op, OpInfo]] = {
 COMPARISONS: Final = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE})
 ENDS: Final = frozenset({Op.YIELD, Op.BREAK, Op.CONTINUE, Op.RETURN})
 # Elementary functions, the part of the table that the legaliser expands.
-MATH: Final = frozenset(
-    op for op in Op if list(Op).index(Op.EXP) <= list(Op).index(op) <= list(Op).index(Op.LGAMMA)
-)
+_ORDER: Final = list(Op)
+MATH: Final = frozenset(_ORDER[_ORDER.index(Op.EXP) : _ORDER.index(Op.LGAMMA) + 1])

@@ -75,8 +75,8 @@ def canonical(trace: Trace) -> bytes:
 _NAMES: Final = {op: op.value for op in Op}
 
 # A parameter whose name is not like this is called array0, scalar1, ... in the text.
-_PLAIN: Final = re.compile(r"[^\W\d][\w.]*\Z")
-_RESERVED: Final = re.compile(r"(?:(?:array|scalar|shared|local|table)\d+|true|false|_)\Z")
+_PLAIN: Final = r"[^\W\d][\w.]*\Z"  # keys need no names, and do not compile this
+_RESERVED: Final = r"(?:(?:array|scalar|shared|local|table)\d+|true|false|_)\Z"
 
 
 @lru_cache(maxsize=4096)
@@ -118,7 +118,7 @@ def _tokens(trace: Trace, named: bool) -> tuple[list[str], list[str]]:
     usable = {
         name
         for name, count in Counter(names).items()
-        if named and count == 1 and _PLAIN.match(name) and not _RESERVED.match(name)
+        if named and count == 1 and re.match(_PLAIN, name) and not re.match(_RESERVED, name)
     }
     return (
         [p.name if p.name in usable else f"array{k}" for k, p in enumerate(trace.arrays)],
@@ -185,7 +185,7 @@ class _Printer:
         return token if token == name or not self._named else f"{token} {json.dumps(name)}"
 
     def _name(self, name: str) -> str:
-        return name if _PLAIN.match(name) and name != "_" else json.dumps(name)
+        return name if re.match(_PLAIN, name) and name != "_" else json.dumps(name)
 
     # The body.
 
