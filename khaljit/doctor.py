@@ -6,6 +6,7 @@ with the way to get it.
 
 from __future__ import annotations
 
+import os
 import platform
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import khaljit as kj
 from khaljit import compiler
 from khaljit.backends.base import Device
 from khaljit.backends.webgpu import adapters
+from khaljit.extension import NATIVE
 from khaljit.tracer.errors import DeviceError, KhaljitError
 from khaljit.tracer.records import dataclass
 
@@ -57,6 +59,7 @@ def examine() -> Iterator[Finding]:
         "system", None, f"Python {platform.python_version()}, {sys.platform}, {platform.machine()}"
     )
     yield Finding("packages", None, ", ".join(map(_package, PACKAGES)))
+    yield _launching()
     yield _cache()
     for kind, found in kj.devices().items():
         if isinstance(found, Device):
@@ -84,6 +87,19 @@ def _package(name: str) -> str:
         return f"{name} {metadata.version(name)}"
     except metadata.PackageNotFoundError:
         return f"{name} missing"
+
+
+def _launching() -> Finding:
+    if NATIVE is not None:
+        return Finding("launching", True, "native")
+    if os.environ.get("KHALJIT_NATIVE") == "0":
+        return Finding("launching", False, "by Python, which is slow", ("unset KHALJIT_NATIVE",))
+    return Finding(
+        "launching",
+        False,
+        "by Python, which is slow: the native extension was not built, or NumPy differs from it",
+        ("install khaljit again where there are a C compiler and Python's headers",),
+    )
 
 
 def _cache() -> Finding:

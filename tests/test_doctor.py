@@ -88,3 +88,16 @@ def test_show_prints_the_code_of_a_webgpu_device(stage: str, sign: str) -> None:
     done = runner.invoke(app, [*command, "--stage", stage, "--device", "webgpu"])
     assert done.exit_code == 0, done.output
     assert sign in done.stdout
+
+
+def test_the_doctor_says_how_kernels_are_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    def told() -> doctor.Finding:
+        return next(one for one in doctor.examine() if one.subject == "launching")
+
+    monkeypatch.setattr(doctor, "NATIVE", object())
+    assert told().good
+    monkeypatch.setattr(doctor, "NATIVE", None)
+    assert "compiler" in told().mends[0]
+    monkeypatch.setenv("KHALJIT_NATIVE", "0")
+    assert told().mends == ("unset KHALJIT_NATIVE",)
+    assert not told().broken
