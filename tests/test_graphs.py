@@ -36,6 +36,12 @@ def step(x: kj.Array1[kj.f32], y: kj.Array1[kj.f32], dt: kj.f32) -> None:
         y[i] = x[i] + dt
 
 
+@kj.struct
+class Pair:
+    a: kj.f32
+    n: kj.i32
+
+
 @kj.jit(workgroup=16)
 def count(hits: kj.Array1[kj.u32]) -> None:
     kj.atomic_add(hits, 0, 1)
@@ -111,6 +117,30 @@ def test_copies_fills_and_encoders_are_captured_too(device: Device, rng: Rng) ->
     assert (y.numpy() == expected).all()
     assert (points.numpy() == np.array([0, 1.5, 1.5, 0])[:, None]).all()
     assert (small.numpy() == [7, 0] * 4 + [7]).all()
+
+
+def test_structs_in_graphs(device: Device) -> None:
+    @kj.jit
+    def bump(pairs: kj.Array1[Pair], by: Pair) -> None:
+        i = kj.global_id(0)
+        if i < pairs.size:
+            pairs[i].n += by.n
+
+    first, second = device.empty(8, Pair), device.empty(8, Pair)
+    start = np.zeros(8, first.numpy().dtype)
+    start["n"] = np.arange(8)
+    first.write(start)
+    second.write(start)
+    with device.capture() as graph:
+        pairs = graph.param("pairs", default=first)
+        bump[8](pairs, Pair(0.0, 10))
+        device.copy(pairs[1:5], pairs[:4])
+        second[::2] = pairs[4:]
+        with pytest.raises(kj.GraphError, match="values of the host"):
+            pairs.fill(0)
+    graph.launch()
+    assert first.numpy()["n"].tolist() == [11, 12, 13, 14, 14, 15, 16, 17]
+    assert second.numpy()["n"].tolist() == [14, 1, 15, 3, 16, 5, 17, 7]
 
 
 def test_fills_of_a_capture_take_parameters(device: Device) -> None:
@@ -332,8 +362,9 @@ def test_wrong_parameters_say_what_is_wrong(device: Device) -> None:
             graph.param("dt", kj.f32)
         with pytest.raises(kj.ArgumentValueError, match="'repeat'"):
             graph.param("repeat", kj.i32)
-        with pytest.raises(kj.ArgumentTypeError, match="neither the type of a number nor an array"):
-            graph.param("w", kj.Array1[kj.f32])
+        for kind in (kj.Array1[kj.f32], None, kj.Const[int], Pair):
+            with pytest.raises(kj.ArgumentTypeError, match=r"w is no array, and .* is no type of"):
+                graph.param("w", kind)
         with pytest.raises(kj.ArgumentTypeError, match="graph: parameter v expects i32"):
             graph.param("v", kj.i32, default=0.5)
         with pytest.raises(kj.ArgumentTypeError, match="graph: parameter v"):

@@ -11,7 +11,9 @@ from khaljit.annotations import Annotation, ArrayOf, parse
 from khaljit.arguments import Parameters
 from khaljit.arrays import Array
 from khaljit.tracer.build import to_bits
+from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
+from khaljit.tracer.intrinsics.vectors import VectorType
 from khaljit.tracer.records import dataclass
 
 if TYPE_CHECKING:
@@ -103,10 +105,11 @@ class Declarations:
         kind = None if dtype is None else parse(dtype, f"graph parameter {name}")
         if isinstance(default, Array):
             made = self._array(name, kind, default)
-        elif kind is None or isinstance(kind, ArrayOf):
+        elif not isinstance(kind, DType | VectorType):
             raise ArgumentTypeError(
-                f"the graph parameter {name} has neither the type of a number nor an array",
-                mend="graph.param(name, kj.f32, default=0.5), or default= an array of the device",
+                f"the graph parameter {name} is no array, and {kind!r} is no type of a number",
+                mend="graph.param(name, kj.f32, default=0.5), or default= an array of the device; "
+                "the fields of a struct are parameters of their own",
             )
         else:
             made = Declared(name, kind)
