@@ -355,6 +355,9 @@ class FakeDriver:
         self._functions.append(text)
         return 0, len(self._functions) - 1
 
+    def cuFuncLoad(self, function: int) -> Any:
+        return (0 if function < len(self._functions) else 400,)
+
     def cuGetProcAddress(self, name: bytes, _version: int, _flags: int) -> Any:
         """A function of C for those that native code calls."""
         if not self.is_called_natively:

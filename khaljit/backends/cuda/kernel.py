@@ -82,6 +82,8 @@ class Module:
             entry.encode(),
             what=f"looking for {entry} in the code of kernel {name}",
         )
+        # Now, not at the first launch, which may be in a capture: loading there would break it.
+        device.call("cuFuncLoad", self.function, what=f"loading kernel {name}")
         self._launch: Final[Callable[..., Any]] = driver.library().cuLaunchKernel
 
     def __del__(self) -> None:
