@@ -35,7 +35,6 @@ NAMES: Final = {
 }
 # What no thread may call while it captures, unless it is relaxed.
 UNSAFE: Final = {"cuModuleLoadData", "cuModuleUnload", "cuMemAllocHost", "cuMemFreeHost"}
-RELAXED: Final = "CU_STREAM_CAPTURE_MODE_RELAXED"
 ATTRIBUTES: Final = {
     "COMPUTE_CAPABILITY_MAJOR": 9,
     "COMPUTE_CAPABILITY_MINOR": 0,
@@ -109,7 +108,6 @@ class FakeDriver:
         self._modules: dict[int, str] = {}
         self._functions: list[str] = []  # their text, by handle
         self._made: list[object] = []
-        self._mode = ""
         self._executables: dict[int, dict[_Node, Callable[[], None]]] = {}
 
     def __getattribute__(self, name: str) -> Any:
@@ -122,7 +120,7 @@ class FakeDriver:
         self.calls[name] += 1
         if self.failing.get(name):
             return (self.failing[name].pop(),)
-        if name in UNSAFE and self._mode != RELAXED and self._captures():
+        if name in UNSAFE and self._captures():
             return self._invalid(*self._captures())
         return function(*args)
 
@@ -402,16 +400,26 @@ class FakeDriver:
 
     # Graphs.
 
-    def cuThreadExchangeStreamCaptureMode(self, mode: str) -> Any:
-        before, self._mode = self._mode, mode
-        return 0, before
-
     def cuStreamBeginCapture(self, handle: int, mode: str) -> Any:
         assert mode == "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL"
         stream = self._streams[handle]
         assert stream.graph is None
         stream.graph, stream.valid = [], True
         return (0,)
+
+    def cuStreamBeginCaptureToGraph(
+        self,
+        handle: int,
+        graph: list[_Node],
+        before: list[_Node],
+        edges: list[Any],
+        count: int,
+        mode: str,
+    ) -> Any:
+        assert (before, count) == (graph[-1:], len(graph[-1:]))
+        found = self.cuStreamBeginCapture(handle, mode)
+        self._streams[handle].graph = graph
+        return found
 
     def cuStreamEndCapture(self, handle: int) -> Any:
         stream = self._streams[handle]

@@ -35,6 +35,7 @@ from khaljit.tracer.errors import DeviceError
 from khaljit.tracer.ir import Trace
 
 if TYPE_CHECKING:
+    from khaljit.backends.cuda.graph import CudaRecorder
     from khaljit.backends.replay import Recorder
     from khaljit.foreign import CodeInterface
 
@@ -91,7 +92,7 @@ class CudaDevice(MemoryDevice):
         self.recent: Final[deque[str]] = deque(maxlen=RECENT)  # kernels not yet waited for
         self.others: Final[set[Stream]] = set()  # streams with work, besides the device's own
         self.timing: EventTimer | None = None
-        self._captures = 0  # graphs that are captured now, by any thread
+        self._recorders: Final[list[CudaRecorder]] = []  # of captures now, by any thread
         self._dropped: Final[list[tuple[str, Any]]] = []  # what went meanwhile
         self._lock: Final = threading.Lock()
         self.clock: Final = call("cuEventCreate", 0)  # when the device was opened
@@ -220,15 +221,8 @@ class CudaDevice(MemoryDevice):
         )
 
     def give_back(self, memory: Memory) -> None:
-        """Free memory in the order of the stream that used it last, unless all is lost anyhow.
-
-        It runs wherever the last reference goes, so the thread's own context is put back.
-        """
-        if self.dead is None and os.getpid() == self._process:
-            library = self._library
-            library.cuCtxPushCurrent(self.context.handle)
-            library.cuMemFreeAsync(memory.address, memory.stream.handle)
-            library.cuCtxPopCurrent()
+        """Free memory in the order of the stream that used it last."""
+        self.drop("cuMemFreeAsync", memory.address, memory.stream.handle)
 
     def memory_info(self) -> MemoryInfo:
         """How the GPU's memory is used."""
@@ -380,7 +374,7 @@ class CudaDevice(MemoryDevice):
         """A pair of events."""
         return EventTimer(self)
 
-    def drop(self, destroy: str, handle: Any) -> None:
+    def drop(self, destroy: str, *args: Any) -> None:
         """Destroy what nobody uses any more by a function of the driver, unless all is lost anyhow.
 
         It runs wherever the last reference goes, so the thread's own context is put back; and not
@@ -388,12 +382,12 @@ class CudaDevice(MemoryDevice):
         """
         if self.dead is not None or os.getpid() != self._process or sys.is_finalizing():
             return
-        if self._captures:
-            self._dropped.append((destroy, handle))
+        if self._recorders:
+            self._dropped.append((destroy, *args))
             return
         library = self._library
         library.cuCtxPushCurrent(self.context.handle)
-        getattr(library, destroy)(handle)
+        getattr(library, destroy)(*args)
         library.cuCtxPopCurrent()
 
     # Graphs.
@@ -404,26 +398,34 @@ class CudaDevice(MemoryDevice):
 
         return CudaRecorder(self)
 
-    def capturing(self, change: int) -> None:
-        """A capture begins (1) or ends (-1); what went meanwhile goes when none is left."""
+    def recording(self, recorder: CudaRecorder) -> None:
+        """What goes from here on goes when no capture is left."""
         with self._lock:
-            self._captures += change
-        while not self._captures and self._dropped:
+            self._recorders.append(recorder)
+
+    def recorded(self, recorder: CudaRecorder) -> None:
+        """A capture is over."""
+        with self._lock:
+            self._recorders.remove(recorder)
+        while not self._recorders and self._dropped:
             self.drop(*self._dropped.pop())
 
     @contextmanager
     def uncaptured(self) -> Iterator[None]:
-        """Work goes to the device's own stream, and this thread may call what captures forbid."""
-        if not self._captures:
-            yield
-            return
+        """Work goes to the device's own stream; captures of this thread are suspended.
+
+        Relaxed capture modes are not enough: what the driver loads may break a capture there, too.
+        """
+        thread = threading.get_ident()
+        mine = [one for one in self._recorders if one.thread == thread]
         token = CHOSEN.set(None)
-        relaxed = self._library.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
-        before = self.call("cuThreadExchangeStreamCaptureMode", relaxed)
+        for one in mine:
+            one.suspend()
         try:
             yield
         finally:
-            self.call("cuThreadExchangeStreamCaptureMode", before)
+            for one in mine:
+                one.resume()
             CHOSEN.reset(token)
 
     # Kernels.

@@ -11,6 +11,7 @@ Nodes with parameters are changed in the executable graph; nothing is captured o
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
@@ -77,10 +78,32 @@ class CudaRecorder(Recorder):
         self._captured: Final = Captured()
         self._own: Final[Any] = None if chosen is not None else device.new_stream()
         self.stream: Final = chosen or stream_of(int(self._own or 0))
-        mode = driver.library().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
-        device.call("cuStreamBeginCapture", self.stream.handle, mode, what="capturing a graph")
-        device.capturing(1)
+        self.thread: Final = threading.get_ident()
+        self._mode: Final = driver.library().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
+        self._suspended: tuple[Any, Sequence[Any], Sequence[Any]] | None = None
+        self._call("cuStreamBeginCapture", self._mode)
+        device.recording(self)
         self.stream.captured = self._captured
+
+    def _call(self, function: str, *args: Any) -> Any:
+        return self._device.call(function, self.stream.handle, *args, what="capturing a graph")
+
+    def suspend(self) -> None:
+        """End the driver's capture for a while; what it has stays."""
+        if self._suspended is None:
+            _, _, _, before, edges, *_ = self._call("cuStreamGetCaptureInfo")
+            tail = list(before or ()), list(edges or ())
+            self.stream.captured = None
+            self._suspended = self._call("cuStreamEndCapture"), *tail
+
+    def resume(self) -> None:
+        """Go on behind what the driver has."""
+        if self._suspended is not None:
+            graph, before, edges = self._suspended
+            self._suspended = None
+            given = before, edges, len(before), self._mode
+            self._call("cuStreamBeginCaptureToGraph", graph, *given)
+            self.stream.captured = self._captured
 
     def add(self, node: Node) -> None:
         """Enqueue it on the stream."""
@@ -100,7 +123,7 @@ class CudaRecorder(Recorder):
 
     def _last(self) -> Any:
         """The driver's node for what was enqueued last."""
-        _, _, _, before, *_ = self._device.call("cuStreamGetCaptureInfo", self.stream.handle)
+        _, _, _, before, *_ = self._call("cuStreamGetCaptureInfo")
         return before[0]
 
     def finish(self) -> CudaReplay:
@@ -118,12 +141,12 @@ class CudaRecorder(Recorder):
         device.enter()
         self.stream.captured = None
         try:
-            return device.call("cuStreamEndCapture", self.stream.handle, what="capturing a graph")
+            return self._call("cuStreamEndCapture")
         except DriverError as error:
             error.mend = error.mend or INVALID
             raise
         finally:
-            device.capturing(-1)
+            device.recorded(self)
             if self._own is not None:
                 device.drop("cuStreamDestroy", self._own)
 
