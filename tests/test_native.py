@@ -724,3 +724,31 @@ def test_kernels_that_assert_are_repeated_on_a_gpu(monkeypatch: pytest.MonkeyPat
     checked[8](x, 5)
     with pytest.raises(kj.KernelError, match="too small"):
         gpu.synchronize()
+
+
+def test_a_guard_that_moves_an_array_is_no_danger() -> None:
+    class Sly:
+        gain = 1.0
+        target: Any = None
+
+        def __getattr__(self, name: str) -> float:
+            if self.target is not None:
+                self.target.resize(4096, refcheck=False)  # its memory goes elsewhere
+                self.target[:] = 0
+            return 2.0
+
+    sly = Sly()
+
+    @kj.jit
+    def kernel(y: kj.Array1[kj.f32]) -> None:
+        i = kj.global_id(0)
+        if i < y.size:
+            y[i] = sly.other
+
+    for _ in range(2):
+        kernel[64](np.zeros(64, np.float32))
+    y = np.zeros(64, np.float32)
+    sly.target = y
+    kernel[64](y)
+    assert y.size == 4096
+    assert (y[:64] == 2).all()

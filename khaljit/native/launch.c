@@ -45,13 +45,14 @@ try_plans(const Launch *launch, PyObject *const *args, Py_ssize_t count)
     Kernel *kernel = (Kernel *)launch->kernel;
     PyObject *plans;
     BEGIN_LOCKED(kernel);
-    plans = Py_NewRef(kernel->plans);
+    plans = Py_XNewRef(kernel->plans); /* NULL before `__init__` */
     END_LOCKED();
     Outcome outcome = UNKNOWN;
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(plans) && outcome == UNKNOWN; k++) {
+    const Py_ssize_t known = plans == NULL ? 0 : PyTuple_GET_SIZE(plans);
+    for (Py_ssize_t k = 0; k < known && outcome == UNKNOWN; k++) {
         outcome = plan_launch(PyTuple_GET_ITEM(plans, k), launch->counts, args, count);
     }
-    Py_DECREF(plans);
+    Py_XDECREF(plans);
     return outcome;
 }
 
@@ -80,10 +81,10 @@ static Outcome try_keywords(
     Kernel *kernel = (Kernel *)launch->kernel;
     PyObject *all[MOST_ARGUMENTS] = {NULL}, *names;
     BEGIN_LOCKED(kernel);
-    names = Py_NewRef(kernel->names);
+    names = Py_XNewRef(kernel->names);
     END_LOCKED();
     Outcome outcome = UNKNOWN;
-    if (names != Py_None && PyTuple_GET_SIZE(names) <= MOST_ARGUMENTS &&
+    if (names != NULL && names != Py_None && PyTuple_GET_SIZE(names) <= MOST_ARGUMENTS &&
         count <= PyTuple_GET_SIZE(names) &&
         place_keywords(names, args + count, kwnames, all) >= 0) {
         const Py_ssize_t passed = count + PyTuple_GET_SIZE(kwnames);
@@ -99,7 +100,7 @@ static Outcome try_keywords(
             outcome = try_plans(launch, all, passed);
         }
     }
-    Py_DECREF(names);
+    Py_XDECREF(names);
     return outcome;
 }
 

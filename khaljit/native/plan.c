@@ -226,6 +226,9 @@ Outcome plan_launch(PyObject *object, const int64_t *groups, PyObject *const *ar
             return UNKNOWN;
         }
     }
+    if (plan->asks && !read_arguments(plan, args, slots, &extent)) { /* they may be others now */
+        return UNKNOWN;
+    }
     if (n[0] == 0 || n[1] == 0 || n[2] == 0) {
         return DONE;
     }

@@ -95,6 +95,7 @@ typedef struct {
     Pair *pairs; /* of arrays that are one view, or must not overlap */
     Py_ssize_t guard_count;
     Guard *guards;
+    bool asks; /* a guard runs code that is not ours */
     PyObject *device;
     bool anywhere;   /* arrays are NumPy's, and so the context says where */
     bool is_default; /* the device is the one of a context that says nothing */

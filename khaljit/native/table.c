@@ -26,6 +26,10 @@ static bool parse_parameter(Parameter *parameter, PyObject *from, int *array_slo
             return false;
         }
         Py_INCREF(array->dtype);
+        if (array->ndim > MOST_AXES) {
+            PyErr_SetString(PyExc_OverflowError, "too many axes for a plan");
+            return false;
+        }
         parameter->kind = kind[0] == 'a' ? NUMPY : DEVICE;
         array->contiguous = contiguous;
         array->aligned = aligned;
@@ -160,6 +164,7 @@ static bool parse_guards(Plan *plan, PyObject *from)
         if (guard->kind == ITEM && !watch_dict(owner)) {
             return false;
         }
+        plan->asks = plan->asks || guard->kind == ATTRIBUTE || guard->kind == OTHER;
         guard->owner = Py_NewRef(owner);
         guard->name = Py_NewRef(name);
         guard->seen = Py_NewRef(seen);
