@@ -10,6 +10,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, final
 
@@ -74,8 +75,15 @@ class Compiled:
 @lru_cache(maxsize=1)
 def store() -> Store:
     """The process's store; made at the first use."""
-    try:
+    with _errors():
         return Store.open()
+
+
+@contextmanager
+def _errors() -> Iterator[None]:
+    """Errors of the store, which ``KHALJIT_CACHE_STRICT=1`` asks for, as khaljit's own."""
+    try:
+        yield
     except CacheStoreError as error:
         raise CacheError(error.message, mend=error.mend) from None
 
@@ -88,7 +96,8 @@ def cache_info() -> Info:
     >>> info.hits == sum(info.sources.values()) and info.misses == sum(info.reasons.values())
     True
     """
-    return store().info()
+    with _errors():
+        return store().info()
 
 
 def compile_trace(trace: Trace, target: Target, origin: Origin | None = None) -> Compiled:
@@ -100,10 +109,8 @@ def compile_trace(trace: Trace, target: Target, origin: Origin | None = None) ->
     trace, name = canonical_key(trace, target, origin)
     if origin is not None:
         origin.record(target.text)
-    try:
+    with _errors():
         return _look_up(trace, name, target, origin) or _build(trace, name, target, origin)
-    except CacheStoreError as error:
-        raise CacheError(error.message, mend=error.mend) from None
 
 
 def again(compiled: Compiled, target: Target) -> Compiled:
@@ -143,7 +150,7 @@ def _look_up(trace: Trace, name: Key, target: Target, origin: Origin | None) -> 
         if wants("cache"):
             _log(found, trace, other, name)
         if found.artifact is not None:
-            COUNTS["cached"] += 1
+            _count("cached")
             return Compiled(trace, name, found.artifact, True, origin)
     return None
 
@@ -158,11 +165,11 @@ def _build(trace: Trace, name: Key, target: Target, origin: Origin | None) -> Co
     """Compile a canonical trace, or take what another thread or process compiled meanwhile."""
     with store().building(name, target.tool_version) as building:
         if building.artifact is not None:
-            COUNTS["cached"] += 1
+            _count("cached")
             if wants("cache"):
                 _log(building.found, trace, target, name)
             return Compiled(trace, name, building.artifact, True, origin)
-        COUNTS["compiled"] += 1
+        _count("compiled")
         began = time.perf_counter()
         artifact = _compiled(trace, name, target, origin)
         milliseconds = 1e3 * (time.perf_counter() - began)
@@ -188,6 +195,11 @@ def _compiled(trace: Trace, name: Key, target: Target, origin: Origin | None) ->
             while len(_FAILED) > MAX_FAILED:
                 _FAILED.popitem(last=False)
         raise
+
+
+def _count(what: str) -> None:
+    with _LOCK:
+        COUNTS[what] += 1
 
 
 def _log(found: Found, trace: Trace, target: Target, name: Key) -> None:

@@ -151,6 +151,40 @@ def test_what_was_just_compiled_and_cannot_be_loaded_is_an_error(
         run(made(7))
 
 
+def test_strictly_trouble_with_the_cache_is_an_error_of_the_launch(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """jax-ml/jax#12594."""
+    fresh.parent.joinpath("file").write_text("in the way")
+    monkeypatch.setenv("KHALJIT_CACHE_DIR", str(fresh.parent / "file" / "cache"))
+    monkeypatch.setenv("KHALJIT_CACHE_STRICT", "1")
+    again(monkeypatch)
+    with pytest.raises(kj.CacheError, match="cannot be used") as caught:
+        run(made(20))
+    assert "set KHALJIT_CACHE_DIR" in (caught.value.mend or "")
+    with pytest.raises(kj.CacheError):
+        kj.cache_info()
+
+
+def test_machines_that_share_a_second_tier_compile_once(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("fsspec")
+    monkeypatch.setenv("KHALJIT_CACHE_REMOTE", f"memory://{fresh}")
+    monkeypatch.setenv("KHALJIT_CACHE_REMOTE_KEY", "a secret of all machines")
+    monkeypatch.setenv("KHALJIT_CACHE_REMOTE_WRITE", "1")
+    compiled = []
+    for machine in range(3):
+        monkeypatch.setenv("KHALJIT_CACHE_DIR", str(fresh / str(machine)))
+        again(monkeypatch)
+        kernel = made(21)
+        assert run(kernel) == 21
+        compiled.append(kernel.cache_info()["compiled"])
+        assert compiler.store().flush()
+    assert compiled == [1, 0, 0]
+    assert kj.cache_info().sources == {"remote": 1}
+
+
 # -- failures ----------------------------------------------------------------------------------
 
 

@@ -54,6 +54,11 @@ def test_a_second_process_compiles_nothing_and_imports_no_compiler(tmp_path: Pat
     assert not _roots(warm) & {"llvmlite", "diskcache", "wgpu", "cuda", "typer", "rich"}
     loaded = {name for name in warm["modules"] if name.startswith("khaljit.codegen")}
     assert not any("llvm.emit" in name or "math" in name for name in loaded)
+    rare = {"signatures", "signature_text", "exchange", "manifest", "graphs.graph"}
+    rare |= {"tracer.parsing", "tracer.uniformity", "tracer.interpret", "cache.index"}
+    rare |= {"tracer.intrinsics.matrices", "cache.remote", "cache.info", "backends.reporting"}
+    assert not {f"khaljit.{name}" for name in rare} & set(warm["modules"])
+    assert not _roots(warm) & {"difflib", "fsspec", "sqlite3"}
 
 
 def test_an_edit_that_changes_the_trace_compiles_again_and_others_do_not(tmp_path: Path) -> None:
