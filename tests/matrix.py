@@ -206,14 +206,14 @@ def expect(
     given: Sequence[tuple[DType, Array]] = (),
     what: str = "",
     loose: int = 0,
-    other: Array | None = None,
+    others: Sequence[Array] = (),
 ) -> None:
     """Both hold the same bits, NaN being one.
 
     Args:
         given: the operands, shown where results differ.
         loose: units in the last place that a device with floats of its own may be off.
-        other: what such a device may give instead.
+        others: what such a device may give instead.
     """
     a, b = comparable(dtype, actual), comparable(dtype, expected)
     wrong = a != b
@@ -222,7 +222,7 @@ def expect(
         for one, array in given:
             fine &= ordinary(device, one, array)
         wrong &= fine
-        if other is not None:
+        for other in others:
             wrong &= a != comparable(dtype, other)
         if dtype.is_float:
             wrong &= np.abs(_ordered(a) - _ordered(b)) > loose
@@ -249,7 +249,7 @@ def judged(
     given: Sequence[tuple[DType, Array]],
     result: DType,
     loose: Mapping[str, int] | None = None,
-    others: Mapping[str, Operation] | None = None,
+    others: Sequence[Mapping[str, Operation]] = (),
     **options: Any,
 ) -> None:
     """Apply all operations of a table in one kernel, and compare with plain Python.
@@ -287,11 +287,9 @@ def judged(
     with np.errstate(all="ignore"):
         for k, (name, function) in enumerate(table.items()):
             expected = _by_plain(function, columns, result)
-            other = None
-            if others and apart(device):
-                other = _by_plain(others[name], columns, result)
+            instead = [_by_plain(one[name], columns, result) for one in others if apart(device)]
             off = (loose or {}).get(name, 0)
-            expect(device, result, out[:, k], expected, given, name, off, other)
+            expect(device, result, out[:, k], expected, given, name, off, instead)
 
 
 def _by_plain(function: Operation, columns: Sequence[Sequence[Any]], result: DType) -> Array:

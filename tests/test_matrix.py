@@ -223,7 +223,7 @@ def test_floor_division_and_modulo_of_floats(device: Device, rng: Rng, dtype: DT
 def test_fma_rounds_once(device: Device, rng: Rng, dtype: DType) -> None:
     given = [(dtype, array) for array in operands(rng, dtype, 3)]
     table: Mapping[str, Operation] = {"fma": lambda kj, x, y, z: kj.fma(x, y, z)}
-    judged(device, table, given, dtype, others={"fma": lambda kj, x, y, z: x * y + z})
+    judged(device, table, given, dtype, others=[]{"fma": lambda kj, x, y, z: x * y + z})
 
 
 _SUMS: Final[Mapping[str, Operation]] = {
@@ -242,6 +242,20 @@ _FUSED: Final[Mapping[str, Operation]] = {
 }
 
 
+# What f16 may be where products, or all, are computed with the precision of f32.
+_FUSED_FIRST: Final[Mapping[str, Operation]] = {
+    **_FUSED,
+    "x * y + y * z": lambda kj, x, y, z: kj.fma(x, y, y * z),
+}
+
+
+def _widely(operation: Operation) -> Operation:
+    return lambda kj, x, y, z: kj.f16(operation(kj, kj.f64(x), kj.f64(y), kj.f64(z)))
+
+
+_WIDE: Final = {name: _widely(operation) for name, operation in _SUMS.items()}
+
+
 @pytest.mark.parametrize("contract", [False, True])
 @each(FLOATS)
 def test_products_and_sums_contract_as_told(
@@ -256,7 +270,7 @@ def test_products_and_sums_contract_as_told(
         return lambda names, x, y, z: (meant if names is plain.NAMES else written)(names, x, y, z)
 
     table = {name: chosen(name) for name in _SUMS}
-    others = _SUMS if fused else _FUSED if dtype is f16 else None
+    others = [_SUMS] if fused else [_FUSED, _FUSED_FIRST, _WIDE] if dtype is f16 else []
     judged(device, table, given, dtype, others=others, contract=contract)
 
 

@@ -2,8 +2,9 @@
 
 Vulkan asks for no more than 2.5 units in the last place, in a part of the range. Here the numbers
 are brought next to 1, where the driver's results are good starts; fused multiply-adds give what is
-left over exactly, and it is added; then the exponents are put back. Zeros, infinities, NaN, and
-subnormal operands, which such drivers take for 0, are left to the driver.
+left over exactly, and it is added; then the exponents are put back. Division by 0 is told by bits,
+since some have 0 / 0 be 0. Other zeros, infinities, NaN, and subnormal operands, which such drivers
+take for 0, are left to the driver.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 from typing import Final
 
 from khaljit.codegen.writing import Writer
-from khaljit.tracer.dtypes import f32, i32
+from khaljit.tracer.dtypes import f32, i32, u32
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
 
@@ -22,6 +23,7 @@ _ONE: Final = _BIAS << 23
 _FRACTION: Final = (1 << 23) - 1
 _SIGN: Final = 1 << 31
 _INFINITY: Final = 0x7F800000
+_NAN: Final = 0x7FC00000
 
 
 def divided(w: Writer, x: Value, y: Value) -> Value:
@@ -41,7 +43,13 @@ def divided(w: Writer, x: Value, y: Value) -> Value:
     infinite = w.bitcast(w.xor(w.bits(x), w.and_(w.bits(y), _SIGN)), f32)
     plain = w.select(w.eq(w.and_(w.bits(x), _SIGN - 1), _INFINITY), infinite, plain)
     scaled = w.select(_is_normal(w, x), scaled, plain)
-    return w.select(_is_normal(w, y), scaled, w.builder.pure(Op.DIV, (x, y)))
+    size, sign = w.and_(w.bits(x), _SIGN - 1), w.and_(w.xor(w.bits(x), w.bits(y)), _SIGN)
+    without = w.select(
+        w.gt(w.sub(size, 1), _INFINITY - 1), w.const(u32, _NAN), w.or_(sign, _INFINITY)
+    )
+    by_zero = w.eq(w.and_(w.bits(y), _SIGN - 1), 0)
+    others = w.select(by_zero, w.bitcast(without, f32), w.builder.pure(Op.DIV, (x, y)))
+    return w.select(_is_normal(w, y), scaled, others)
 
 
 def root(w: Writer, x: Value) -> Value:

@@ -12,8 +12,8 @@ import struct
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final, final
 
 import numpy as np
@@ -95,10 +95,12 @@ class Reports:
             self._kernels[self._loaded] = kernel
             return self._loaded
 
-    def launching(self, *kernels: Reporting) -> AbstractContextManager[Any]:
+    @contextmanager
+    def launching(self, *kernels: Reporting) -> Iterator[None]:
         """To be held while kernels are enqueued, so that nobody empties the report meanwhile."""
-        self._launched.update({kernel.number: kernel for kernel in kernels})
-        return self._lock
+        with self._lock:
+            self._launched.update({kernel.number: kernel for kernel in kernels})
+            yield
 
     def observe(self) -> None:
         """Show what was printed, and raise the first failure, of all that was launched."""
