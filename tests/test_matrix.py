@@ -223,7 +223,7 @@ def test_floor_division_and_modulo_of_floats(device: Device, rng: Rng, dtype: DT
 def test_fma_rounds_once(device: Device, rng: Rng, dtype: DType) -> None:
     given = [(dtype, array) for array in operands(rng, dtype, 3)]
     table: Mapping[str, Operation] = {"fma": lambda kj, x, y, z: kj.fma(x, y, z)}
-    judged(device, table, given, dtype, others=[]{"fma": lambda kj, x, y, z: x * y + z})
+    judged(device, table, given, dtype, others=[{"fma": lambda kj, x, y, z: x * y + z}])
 
 
 _SUMS: Final[Mapping[str, Operation]] = {
