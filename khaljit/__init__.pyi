@@ -34,6 +34,7 @@ from khaljit.grids import Workgroups as Workgroups
 from khaljit.grids import over as over
 from khaljit.jit import Kernel as _Kernel
 from khaljit.jit import Launch
+from khaljit.launching import Bound as _Bound
 from khaljit.readback import Readback as Readback
 from khaljit.tracer.errors import (
     ArgumentError as ArgumentError,
@@ -129,6 +130,7 @@ class _Launch(Launch, Generic[_P]):
     """A kernel with its grid."""
 
     def __call__(self, *args: _P.args, **kwargs: _P.kwargs) -> None: ...
+    def bind(self, *args: _P.args, **kwargs: _P.kwargs) -> _Bound: ...
 
 class Kernel(_Kernel, Generic[_P]):
     """A kernel; ``kernel[grid]`` is called with its parameters."""
