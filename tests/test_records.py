@@ -129,6 +129,29 @@ def test_copies_and_pickles_are_equal() -> None:
         assert other.site == 7
 
 
+def test_classes_of_equal_size_have_their_own_names_and_defaults() -> None:
+    @records.dataclass(slots=True)
+    class One:
+        a: int
+        b: int = 5
+
+    @records.dataclass(slots=True)
+    class Other:
+        x: int = 1
+        y: int = 2
+
+    @records.dataclass(slots=True)
+    class Nothing:
+        """No fields."""
+
+    for _ in range(2):
+        assert (One(1).b, One(b=2, a=3).a) == (5, 3)
+        assert (Other().x, Other(y=7).y, Other(9).x) == (1, 7, 9)
+        assert Nothing() == Nothing()
+        with pytest.raises(TypeError, match="unexpected keyword argument 'x'"):
+            One(1, x=2)  # type: ignore[call-arg]  # the mistake
+
+
 def test_own_methods_are_kept_and_what_comes_after_making_runs() -> None:
     @records.dataclass(frozen=True, slots=True)
     class Own:

@@ -13,6 +13,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 from dataclasses import MISSING, Field, FrozenInstanceError
+from functools import cache
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 __all__ = ["dataclass"]
@@ -83,10 +85,18 @@ def _later(write: Callable[[Any], Callable[..., Any]], found: list[Any]) -> Call
 
 
 def _write_init(owner: Any) -> Callable[..., Any]:
+    fields = owner.__dataclass_fields__
+    setters = [getattr(owner, name).__set__ for name in fields]
+    defaults = tuple(one.default for one in fields.values() if one.default is not MISSING)
+    factories = any(one.default_factory is not MISSING for one in fields.values())
+    if not factories and not hasattr(owner, "__post_init__"):
+        plain = _plain(len(fields))(*setters)
+        code = plain.__code__.replace(co_varnames=("self", *fields))
+        return FunctionType(code, plain.__globals__, "__init__", defaults, plain.__closure__)
     scope: dict[str, Any] = {"MISSING": MISSING}
     params, lines = ["self"], []
-    for name, one in owner.__dataclass_fields__.items():
-        scope[f"set_{name}"] = getattr(owner, name).__set__
+    for (name, one), setter in zip(fields.items(), setters, strict=True):
+        scope[f"set_{name}"] = setter
         value = name
         if one.default is not MISSING:
             scope[f"default_{name}"] = one.default
@@ -100,7 +110,18 @@ def _write_init(owner: Any) -> Callable[..., Any]:
         lines.append(f"set_{name}(self, {value})")
     if hasattr(owner, "__post_init__"):
         lines.append("self.__post_init__()")
-    return _compiled("__init__", params, lines or ["pass"], scope)
+    return _compiled("__init__", params, lines, scope)
+
+
+@cache
+def _plain(count: int) -> Callable[..., FunctionType]:
+    """What makes an initialiser of so many fields from what sets them. It is compiled for one class
+    and serves all: only the names of parameters differ."""
+    setters = [f"set{place}" for place in range(count)]
+    values = [f"value{place}" for place in range(count)]
+    lines = [f" {setter}(self, {value})" for setter, value in zip(setters, values, strict=True)]
+    inner = [f"def __init__({', '.join(['self', *values])}):", *(lines or [" pass"])]
+    return _compiled("make", setters, [*inner, "return __init__"], {})
 
 
 def _write_eq(owner: Any) -> Callable[..., Any]:
