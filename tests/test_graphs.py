@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -536,6 +537,32 @@ def test_a_graph_keeps_alive_what_it_uses(device: Device) -> None:
     graph.launch(repeat=2)
     assert seen.numpy().tolist() == [2 * (n + n + 500) for n in range(10)]
     assert all((one.numpy() == 77).all() for one in others)
+
+
+def test_a_graph_and_its_arrays_go_with_the_last_reference(device: Device) -> None:
+    """No collector is waited for: they may hold much memory."""
+
+    @kj.jit
+    def checked(x: kj.Array1[kj.f32]) -> None:
+        assert x[0] < 1e9
+
+    x, y, counts = device.zeros(1 << 10), device.zeros(1 << 10), device.zeros(3, kj.u32)
+    with device.capture() as graph:
+        source = graph.param("source", default=x)
+        for _ in range(3):
+            step[x.size](source, y, graph.param(f"dt{_}", kj.f32, default=1.0))
+        checked[1](y)
+        device.copy(source[:4], y[4:8])
+        count[kj.Indirect(counts)](y.view(kj.u32))
+    graph.launch(dt0=2.0, source=device.zeros(1 << 10))
+    device.synchronize()
+    refs = [weakref.ref(one) for one in (graph, x, y)]
+    gc.disable()
+    try:
+        del graph, source, x, y
+        assert [ref() for ref in refs] == [None] * 3
+    finally:
+        gc.enable()
 
 
 def test_code_in_a_graph_outlives_what_is_kept_of_loaded_code(

@@ -48,6 +48,9 @@ class Graph:
         self._replay: Replay | None = None
         self._missing = "it was never captured"
         self._lock = threading.Lock()
+        self._owner: Final = (
+            object()
+        )  # whose the parameters are; not the graph, whose nodes have them
         _ALL.add(self)
 
     def __repr__(self) -> str:
@@ -155,9 +158,9 @@ class Graph:
         declared = self._params.declare(name, dtype, default)
         array = declared.default
         if not isinstance(array, Array):
-            return ScalarParam(self, name, declared.kind)  # type: ignore[arg-type]  # no array's
+            return ScalarParam(self._owner, name, declared.kind)  # type: ignore[arg-type]  # no array's
         whole = array.seen_as(array.dtype, array.shape, array.strides)
-        whole.param = ArrayParam(self, name, array.offset)
+        whole.param = ArrayParam(self._owner, name, array.offset)
         return whole
 
     @property
@@ -215,7 +218,7 @@ class Graph:
         self._nodes.append(node)
 
     def _expect_own(self, param: ScalarParam | ArrayParam) -> None:
-        if param.graph is not self:
+        if param.owner is not self._owner:
             raise GraphError(
                 f"the parameter {param.name} belongs to another graph",
                 at=user_site(),

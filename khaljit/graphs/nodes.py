@@ -82,7 +82,7 @@ def rebound(node: KernelNode, arrays: Mapping[str, Array[Any]], keep: bool) -> K
         to = arrays[param.name]
         # where this view of the parameter's array begins, counted from that array
         moved = array.offset - param.offset
-        stands_for = ArrayParam(param.graph, param.name, to.offset) if keep else to.param
+        stands_for = ArrayParam(param.owner, param.name, to.offset) if keep else to.param
         return Array(
             to.device,
             to.buffer,

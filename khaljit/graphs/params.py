@@ -6,7 +6,7 @@ has no value. (A parameter that is an array is an `Array` which knows what it st
 
 from __future__ import annotations
 
-from typing import Any, Final, NoReturn, final
+from typing import Final, NoReturn, final
 
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import GraphError
@@ -55,12 +55,13 @@ class ScalarParam(_Valueless):
     """A number, or a vector, that the launches of a graph set; made by ``graph.param``.
 
     Attributes:
+        owner: tells graphs apart.
         name: by which ``graph.launch`` sets it.
         dtype: a dtype or a vector type.
     """
 
-    def __init__(self, graph: Any, name: str, dtype: DType | VectorType) -> None:
-        self.graph: Final = graph
+    def __init__(self, owner: object, name: str, dtype: DType | VectorType) -> None:
+        self.owner: Final = owner
         self.name: Final = name
         self._name = name
         self.dtype: Final = dtype
@@ -77,9 +78,10 @@ class ArrayParam:
     """What an array stands for that the launches of a graph set.
 
     Attributes:
+        owner: tells graphs apart.
         offset: bytes from the start of the default's buffer to its first element.
     """
 
-    graph: Any
+    owner: object
     name: str
     offset: int

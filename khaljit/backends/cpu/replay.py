@@ -40,7 +40,7 @@ LONGEST: Final = 1 << 28  # simple operations of a native call, which nothing ca
 _CALL: Final = ctypes.CFUNCTYPE(
     ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
 )
-Run = Callable[[int], None]
+Run = Callable[[int], None]  # none refers to the replay, which has them: graphs go at once
 
 
 @final
@@ -189,14 +189,16 @@ class CpuReplay(Replay):
         first, count = len(self._order), len(positions)
         self._order.extend(positions)
         call, arena, rows = self._runner.call, self._arena.address, self._rows[first:].ctypes.data
+        reports = {row: self._reports.get(position) for row, position in enumerate(positions)}
         most = max(1, LONGEST // max(work, 1))
 
         def run(repeat: int) -> None:
             while repeat > 0:
                 turns = min(repeat, most)
                 stopped = call(rows, count, turns, arena)
-                if stopped < count:
-                    self._reports[self._order[first + stopped]].tell()
+                failed = reports.get(stopped)
+                if failed is not None:
+                    failed.tell()
                 repeat -= turns
 
         return run
@@ -206,11 +208,11 @@ class CpuReplay(Replay):
         starts = np.cumsum([len(self._order), *map(len, found)])
         self._order.extend(position for chain in found for position in chain)
         params = np.array([self._rows.ctypes.data, starts.ctypes.data], np.uint64)
-        pool, address = self._device.pool, self._runner.chains
+        pool, address, arena = self._device.pool, self._runner.chains, self._arena.size
 
         def run(repeat: int) -> None:
             for _ in range(repeat):
-                pool.run(address, params.ctypes.data, len(starts) - 1, 1, self._arena.size)
+                pool.run(address, params.ctypes.data, len(starts) - 1, 1, arena)
 
         return run
 
@@ -233,10 +235,11 @@ class CpuReplay(Replay):
 
     def _as_launched(self, position: int) -> Run:
         """A launch whose grid stands in memory, or that prints: as if it were no graph's."""
+        nodes = self._nodes
 
         def run(repeat: int) -> None:
             for _ in range(repeat):
-                self._nodes[position].run()
+                nodes[position].run()
 
         return run
 

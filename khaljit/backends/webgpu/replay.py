@@ -6,7 +6,7 @@ one call of wgpu-native for each thing that changes from a dispatch to the next.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 from khaljit.backends.replay import Replay, reporting
@@ -32,7 +32,7 @@ class WebGpuReplay(Replay):
         self._nodes: Final = list(nodes)
         self._prepared: Final = [self._prepare(node) for node in nodes]
         self._reporting: Final = reporting(nodes)
-        self._runs: Final[list[_List | Callable[[], None]]] = []
+        self._runs: Final[list[_List | int]] = []  # what is in no list by its position
         self._list_of: Final[dict[int, _List]] = {}
         for position in range(len(nodes)):
             self._place(position)
@@ -52,11 +52,11 @@ class WebGpuReplay(Replay):
     def _place(self, position: int) -> None:
         """Append a node to the last list, or behind it."""
         if self._prepared[position] is None:
-            self._runs.append(lambda: self._nodes[position].run())
+            self._runs.append(position)
             return
         last = self._runs[-1] if self._runs else None
         if not isinstance(last, _List) or len(last.positions) >= MOST:
-            last = _List(self)
+            last = _List()
             self._runs.append(last)
         last.positions.append(position)
         self._list_of[position] = last
@@ -67,7 +67,10 @@ class WebGpuReplay(Replay):
         with launching(self._reporting), device.lock:
             for _ in range(repeat):
                 for run in self._runs:
-                    run()
+                    if isinstance(run, _List):
+                        self._record(run)
+                    else:
+                        self._nodes[run].run()
 
     def update(self, position: int, node: Node) -> None:
         """Bind other buffers."""
@@ -83,7 +86,14 @@ class WebGpuReplay(Replay):
         if position in self._list_of:
             self._list_of[position].commands = None
 
-    def commands(self, positions: Sequence[int]) -> tuple[Commands, tuple[str, ...]]:
+    def _record(self, run: _List) -> None:
+        """Record a list; its calls are made when they are first needed."""
+        if run.commands is None:
+            run.commands, run.names = self._commands(run.positions)
+        self._device.recorder().issue(run.commands)
+        self._device.count(*run.names, commands=len(run.positions))
+
+    def _commands(self, positions: Sequence[int]) -> tuple[Commands, tuple[str, ...]]:
         """A list as calls, and the names of its kernels."""
         commands, names = Commands(), dict[str, None]()
         for position in positions:
@@ -100,17 +110,11 @@ class WebGpuReplay(Replay):
 
 @final
 class _List:
-    """Dispatches one behind the other; made into calls when they are first needed."""
+    """Dispatches one behind the other, as calls, and the names of their kernels."""
 
-    def __init__(self, replay: WebGpuReplay) -> None:
-        self._replay: Final = replay
+    __slots__ = ("commands", "names", "positions")
+
+    def __init__(self) -> None:
         self.positions: Final[list[int]] = []
-        self.commands: tuple[Commands, tuple[str, ...]] | None = None
-
-    def __call__(self) -> None:
-        if self.commands is None:
-            self.commands = self._replay.commands(self.positions)
-        commands, names = self.commands
-        device = self._replay._device
-        device.recorder().issue(commands)
-        device.count(*names, commands=len(self.positions))
+        self.commands: Commands | None = None
+        self.names: tuple[str, ...] = ()
