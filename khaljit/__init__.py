@@ -18,7 +18,6 @@ _NAMES = {
     "khaljit.graphs.function": "graph",
     "khaljit.grids": "Indirect Workgroups over",
     "khaljit.readback": "Readback",
-    "khaljit.tracer.arithmetic": "select",
     "khaljit.tracer.dtypes": "bf16 f16 f32 f64 i8 i16 i32 i64 u8 u16 u32 u64 bool",
     "khaljit.tracer.errors": (
         "ArgumentError ArgumentOverflowError ArgumentTypeError ArgumentValueError CacheError "
@@ -73,6 +72,7 @@ _NAMES = {
         "uniform workgroup_add workgroup_all workgroup_any workgroup_broadcast "
         "workgroup_exclusive_add workgroup_inclusive_add workgroup_max workgroup_min"
     ),
+    "khaljit.tracer.parts": "select",
     "khaljit.tracer.structs": "struct",
 }
 _PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}

@@ -510,6 +510,26 @@ def test_vectors_may_be_structured_on_the_host(device: Device, rng: Rng) -> None
     assert (xyz.view("f4").reshape(7, 3) == values[:, ::-1]).all()
 
 
+def test_structs_are_chosen_printed_and_stored_from_lists(
+    device: Device, rng: Rng, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @kj.jit
+    def kernel(a: kj.Array1[Cell], out: kj.Array1[Cell]) -> None:
+        i = kj.global_id(0)
+        both = (a[0], a[1])
+        out[i] = kj.select(i == 1, both[i % 2], a[0] if a[2].kind > 5 else a[2])
+        if i == 2:
+            print(a[2])
+
+    cells = [make_cell(k, -k, (k,) * 5) for k in range(3)]
+    a, out = device.array(cells, Cell), device.empty(3, Cell)
+    kernel[3](a, out)
+    assert out.numpy()["kind"].tolist() == [2, 1, 2]
+    assert (out.numpy()["bins"] == np.array([2, 1, 2])[:, None]).all()
+    device.synchronize()
+    assert capsys.readouterr().out == "Cell(kind=2, level=-2, bins=(2, 2, 2, 2, 2))\n"
+
+
 def test_captured_structs_are_constants_and_changing_them_is_seen(device: Device) -> None:
     origin = make((1, 2, 3), True, (0, 0, 0))
     axis = kj.vec3(1, 0, 0)

@@ -68,7 +68,10 @@ def filled(text: str, parts: Sequence[Any], end: str) -> Template:
 def has_values(parts: Sequence[Any]) -> bool:
     """Whether some part is a run-time value, or a text made of one."""
     return any(
-        isinstance(part, Number) or (isinstance(part, str) and _MARK.search(part)) for part in parts
+        isinstance(part, Number)
+        or hasattr(type(part), "__kj_layout__")
+        or (isinstance(part, str) and _MARK.search(part))
+        for part in parts
     )
 
 

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from khaljit.tracer.arithmetic import compare, select
+from khaljit.tracer import arithmetic
+from khaljit.tracer.arithmetic import compare
 from khaljit.tracer.coerce import replaced, to_scalar
 from khaljit.tracer.dtypes import FixedArray
 from khaljit.tracer.elements import is_struct, name_of, struct_layout, tail
@@ -20,12 +21,12 @@ from khaljit.tracer.instances import is_instance
 from khaljit.tracer.memory import Array
 from khaljit.tracer.ops import Op
 from khaljit.tracer.proxy import Scalar, Vector, describe, fail, is_proxy, live, swizzle
-from khaljit.tracer.recorder import Recorder
+from khaljit.tracer.recorder import Recorder, current
 from khaljit.tracer.state import flatten, unflatten
 from khaljit.tracer.values import converted, with_field
 from khaljit.tracer.vectors import VectorType
 
-__all__ = ["Step", "assign", "choose_item", "load", "steps_of"]
+__all__ = ["Step", "assign", "choose_item", "load", "select", "steps_of"]
 
 # Whether a step is an attribute, and what it says.
 Step = tuple[bool, Any]
@@ -156,7 +157,9 @@ def _assign_component(
         return replaced(owner, owner.places(part), value)
     if not isinstance(part, Scalar):
         return replaced(owner, (owner.place(part),), value)
-    new = [select(compare(Op.EQ, part, k), value, one) for k, one in enumerate(owner.items)]
+    new = [
+        arithmetic.select(compare(Op.EQ, part, k), value, one) for k, one in enumerate(owner.items)
+    ]
     return replaced(owner, tuple(range(len(new))), Vector(live(owner), tuple(new)))
 
 
@@ -226,8 +229,18 @@ def choose(recorder: Recorder, condition: Any, yes: Any, no: Any) -> Any:
     (left, shape), (right, other) = flatten(yes), flatten(no)
     if not shape.fits(other):
         fail(f"{describe(yes)} takes the place of {describe(no)}", "give it the same type")
-    chosen = [select(condition, a, b) for a, b in zip(left, right, strict=True)]
+    chosen = [arithmetic.select(condition, a, b) for a, b in zip(left, right, strict=True)]
     return unflatten(shape, chosen, recorder)
+
+
+def select(condition: Any, yes: Any, no: Any) -> Any:
+    """``yes`` where the condition holds, else ``no``; both are computed.
+
+    Of numbers, vectors (each component by itself where the condition is a vector) and structs.
+    """
+    if is_instance(yes) or is_instance(no):
+        return choose(current("kj.select"), condition, yes, no)
+    return arithmetic.select(condition, yes, no)
 
 
 def choose_item(items: tuple[Any, ...], key: Scalar) -> Any:

@@ -37,7 +37,7 @@ from khaljit.tracer.elements import (
 )
 from khaljit.tracer.errors import ArgumentTypeError
 from khaljit.tracer.instances import CHANGE, host_scalars, host_value, items_of
-from khaljit.tracer.proxy import fail
+from khaljit.tracer.proxy import Number, fail
 from khaljit.tracer.recorder import recording, user_frame
 from khaljit.tracer.values import converted
 from khaljit.tracer.vectors import VectorType, vec
@@ -297,7 +297,10 @@ def _repr(self: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    return str(value) if isinstance(value, np.generic) else repr(value)
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_shown, value))})"
+    # A run-time value formats as a mark, so that a struct can be printed from a kernel.
+    return format(value) if isinstance(value, np.generic | Number) else repr(value)
 
 
 def _equal(self: Any, other: Any) -> Any:

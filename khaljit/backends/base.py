@@ -32,6 +32,7 @@ from khaljit.tracer.errors import (
     GraphError,
     InternalError,
 )
+from khaljit.tracer.instances import is_instance
 from khaljit.tracer.ir import Trace
 from khaljit.tracer.recorder import Guard
 from khaljit.tracer.records import dataclass
@@ -468,6 +469,8 @@ class Device(ABC):
         A structured array is one of structs.
         """
         refuse(self, "an array is made", ALLOCATING)
+        if isinstance(values, list | tuple) and any(map(is_instance, values)):
+            values = [np.asarray(one) for one in values]
         host = as_elements(np.asarray(values), dtype)
         kind = dtype or _dtype_of(values, host)
         axes = tail(kind)
