@@ -539,12 +539,17 @@ def test_captured_structs_are_constants_and_changing_them_is_seen(device: Device
         i = kj.global_id(0)
         shifted = origin
         shifted.pos.x += 1.0
+        other = axis
+        other.x = 7.0
+        other[1] = other.x
+        assert other.y == 7.0
         out[i] = kj.dot(shifted.pos + axis * 2.0, kj.vec3(1.0)) + origin.cell.bins[i]
 
     out = np.zeros(2, np.float32)
     kernel[2](out)
     assert out.tolist() == [9, 10]
     assert origin.pos.x == 1
+    assert list(axis) == [1, 0, 0]
     origin.pos.x = 5
     kernel[2](out)
     assert out.tolist() == [13, 14]

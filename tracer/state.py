@@ -90,14 +90,13 @@ def flatten(value: object) -> tuple[list[Leaf], Shape]:
     """The leaves of what a variable holds, and their shape."""
     if isinstance(value, Scalar | np.generic) or is_literal(value):
         return [value], _LEAF
-    if isinstance(value, Vector):
-        return list(value.items), Shape("vector", count=len(value.items))
-    if isinstance(value, HostVector):
+    if isinstance(value, Vector | HostVector):
         return list(value.items), Shape("vector", count=len(value.items))
     if is_instance(value):
         return _flatten_all(field_values(value), "struct", type(value))
-    if type(value) in (tuple, list) or (isinstance(value, tuple) and hasattr(value, "_make")):
-        return _flatten_all(value, "sequence", type(value))  # type: ignore[arg-type]  # a sequence
+    if type(value) is list or isinstance(value, tuple):
+        make = type(value) if type(value) is list or hasattr(value, "_make") else tuple
+        return _flatten_all(value, "sequence", make)
     if is_record(value):
         return _flatten_all(_fields(value), "record", type(value))
     return [], Shape("static", count=0, make=value)

@@ -19,6 +19,7 @@ from khaljit.tracer.instances import field_values, make
 from khaljit.tracer.intrinsics.either import dot, refuse, select, vector
 from khaljit.tracer.parts import choose_item
 from khaljit.tracer.proxy import Scalar, describe
+from khaljit.tracer.recorder import recording
 from khaljit.tracer.structs import make_struct
 from khaljit.tracer.vectors import vec
 
@@ -108,6 +109,14 @@ class Matrix:
             columns[place] = new
         made: Self = make(type(self), columns)
         return made
+
+    def __setitem__(self, place: Any, column: Any) -> None:
+        recorder = recording()
+        if recorder is not None:  # where the code is not rewritten
+            recorder.assign(column)
+            return
+        self._check(place, self.columns, "columns")
+        setattr(self, _AXES[place], column)
 
     def __iter__(self) -> Any:
         return iter(field_values(self))
