@@ -147,6 +147,12 @@ def test_the_types_for_users_name_what_the_package_has() -> None:
     assert all(hasattr(kj, name) for name in kj.__all__)
 
 
+def test_no_name_that_comes_late_is_a_modules() -> None:
+    """Importing a module puts it in its package under its name, where a name would be found."""
+    modules = {name.removeprefix("khaljit.").split(".")[0] for name in MODULES}
+    assert not {*kj.__all__} & modules - {"devices", "jit"}
+
+
 def test_public_functions_have_docstrings() -> None:
     for name in kj.__all__:
         found = getattr(kj, name)
