@@ -2,7 +2,7 @@
 
 A plan says, per parameter, what an argument must be like; which arrays have equal shapes or are the
 same view, as the signature has it; what the recording read from outside; and how the code is
-called (`Loaded.native`). ``khaljit/native/plan.c`` reads it. Launches with arguments that no plan
+called (`Loaded.native`). ``khaljit/native/table.c`` reads it. Launches with arguments that no plan
 can describe are Python's.
 """
 
@@ -108,7 +108,7 @@ class Sample:
         return not any(isinstance(one.owner, Array) for one in self.call.operands)
 
     def rules(self, written: Sequence[bool]) -> tuple[object, ...] | None:
-        """Per parameter its kind and what `parse_parameter` in plan.c takes of one; None where
+        """Per parameter its kind and what `parse_parameter` in table.c takes of one; None where
         there is none for an argument. ``written`` says which arrays the kernel writes."""
         found: list[object] = []
         operands = iter(zip(self.call.operands, written, strict=True))
