@@ -22,6 +22,7 @@ little is computed in between. Other branches may choose values there, and do no
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, final
 
@@ -90,7 +91,7 @@ class _Plan:
         found = self._tree(body.body, 0)
         if found is None or body.end.op not in (Op.YIELD, Op.RETURN):
             return None
-        work = [value for value in self._order if value.args and not value.is_effect]
+        work = [value for value in self._computed() if value.args and not value.is_effect]
         ids = {value.attr for value in self._order if value.op is Op.ID}
         effects = [value for value in self._order if _is_own_effect(value)]
         wide = [value for value in effects if value.op in (Op.LOAD, Op.STORE)]
@@ -102,6 +103,18 @@ class _Plan:
         largest = max(_scalar(value).size for value in wide)
         self.elements = min(_MOST_ELEMENTS, _WIDE // largest)
         return found
+
+    def _computed(self) -> set[Value]:
+        """What has to be computed, of choices what the shorter arm needs."""
+        roots: list[Value] = []
+        for value in self._order:
+            if value.op is Op.IF and _is_choice(value):
+                first, second = (_behind(region.end.args) for region in value.regions)
+                roots += first if len(first) < len(second) else second
+                roots.append(value.args[0])
+            elif value.is_effect:
+                roots += value.args
+        return _behind(roots)
 
     def _is_wide(self, access: Value) -> bool:
         """Whether an access is at the id itself, in an aligned array of scalars."""
@@ -263,6 +276,18 @@ class _Plan:
 def _is_choice(branch: Value) -> bool:
     """Whether a branch does nothing but choose values."""
     return all(not region.body and region.end.op is Op.YIELD for region in branch.regions)
+
+
+def _behind(roots: Iterable[Value]) -> set[Value]:
+    """Values and all that they are computed from."""
+    found: set[Value] = set()
+    stack = list(roots)
+    while stack:
+        value = stack.pop()
+        if value not in found:
+            found.add(value)
+            stack.extend(value.args)
+    return found
 
 
 def _is_own_effect(value: Value) -> bool:
