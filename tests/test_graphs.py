@@ -326,6 +326,31 @@ def test_arrays_are_parameters_with_their_views(device: Device, rng: Rng) -> Non
     assert (out.numpy() == expected(values[0])).all()
 
 
+def test_numbers_and_arrays_of_a_node_change_apart(device: Device) -> None:
+    @kj.jit(workgroup=4)
+    def add(x: kj.Array1[kj.f32], a: kj.f32) -> None:
+        i = kj.global_id(0)
+        if i < x.size:
+            x[i] += a
+
+    first, second = device.zeros(4), device.zeros(4)
+    counts = device.array(np.array([1, 1, 1], np.uint32))
+    with device.capture() as graph:
+        x, a = graph.param("x", default=first), graph.param("a", kj.f32, default=1.0)
+        add[4](x, a)
+        add[kj.Indirect(counts)](first, a)
+        add[kj.Indirect(counts)](x, 0.5)
+    graph.launch(a=5.0)
+    assert (first.numpy() == 10.5).all()
+    graph.launch(a=5.0, x=second)
+    assert (first.numpy() == 15.5).all()
+    assert (second.numpy() == 5.5).all()
+    graph.launch(a=2.0, x=second)
+    assert (second.numpy() == 8).all()
+    graph.launch()
+    assert (first.numpy() == 15.5 + 2 + 2.5).all()
+
+
 def test_parameters_of_every_kind_of_number(device: Device) -> None:
     @kj.jit
     def all_kinds(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
 from khaljit.backends.reporting import Reporting
 
@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from khaljit.backends.base import Device
     from khaljit.graphs.nodes import Node
 
-__all__ = ["ListRecorder", "ListReplay", "Recorder", "Replay", "reporting"]
+__all__ = ["ListRecorder", "ListReplay", "Recorder", "Replay", "Slots", "reporting"]
+
+
+Slots = Sequence[tuple[int, int, int]]  # a node, among its numbers, which component of a parameter
 
 
 class Replay(ABC):
@@ -25,17 +28,26 @@ class Replay(ABC):
 
     foreign: int = 0  # commands of other libraries that it holds, which are no nodes
 
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.nodes: Final = list(nodes)
+
     @abstractmethod
     def launch(self, repeat: int) -> None:
         """Run all nodes in order, so many times."""
 
-    @abstractmethod
     def update(self, position: int, node: Node) -> None:
         """Put a node with other arrays in the place of one."""
+        self.nodes[position] = node
 
-    @abstractmethod
-    def set_number(self, position: int, index: int, bits: int) -> None:
-        """A number of a node is another one now; the node has it already."""
+    def set_numbers(self, slots: Slots, numbers: Sequence[Any], bits: Sequence[int]) -> None:
+        """Give nodes the numbers of a parameter, which are also there as bits."""
+        del bits
+        for position, index, component in slots:
+            self.nodes[position].dispatch.numbers[index] = numbers[component]  # type: ignore[union-attr, index]  # a kernel's own list
+            self.changed(position)
+
+    def changed(self, position: int) -> None:  # noqa: B027  # nothing to do for a list
+        """A node has other numbers."""
 
     def facts(self) -> Mapping[str, str]:
         """What there is to say about it, for people."""
@@ -88,18 +100,8 @@ class ListRecorder(Recorder):
 class ListReplay(Replay):
     """Runs each node as it was launched."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self._nodes: Final = list(nodes)
-
     def launch(self, repeat: int) -> None:
         """Run them all."""
         for _ in range(repeat):
-            for node in self._nodes:
+            for node in self.nodes:
                 node.run()
-
-    def update(self, position: int, node: Node) -> None:
-        """Put it in place."""
-        self._nodes[position] = node
-
-    def set_number(self, position: int, index: int, bits: int) -> None:
-        """The node has it."""

@@ -294,20 +294,14 @@ class Graph:
             self._nodes[position] = node
             replay.update(position, node)
         for one in changed:
-            if one.slots:
-                self._set_numbers(replay, one, wanted[one.name])
+            value = wanted[one.name]
+            if one.slots and isinstance(value, tuple):
+                replay.set_numbers(one.slots, value, one.bits(value))
         self._values = wanted
 
     def _has(self, param: Declared, value: Value) -> bool:
         """Whether a parameter has a value already."""
         return param.is_same(value, self._values.get(param.name))
-
-    def _set_numbers(self, replay: Replay, param: Declared, numbers: Any) -> None:
-        bits = param.bits(numbers)
-        for position, index, component in param.slots:
-            dispatch = self._nodes[position].dispatch  # type: ignore[union-attr]  # a kernel's
-            dispatch.numbers[index] = numbers[component]  # type: ignore[index]  # a list, of its own
-            replay.set_number(position, index, bits[component])
 
     def _inline(self, replay: Replay, repeat: int, values: Mapping[str, Any]) -> bool:
         """Become part of what is captured around; whether nothing is to run now."""

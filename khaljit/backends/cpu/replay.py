@@ -20,12 +20,13 @@ from khaljit.backends.cpu.device import WORTH_THREADS, CpuKernel
 from khaljit.backends.cpu.loader import Image, load
 from khaljit.backends.cpu.pool import Arena
 from khaljit.backends.cpu.target import Cpu
-from khaljit.backends.replay import Replay
+from khaljit.backends.replay import Replay, Slots
 from khaljit.backends.reporting import OwnReport, Reporting
 from khaljit.cache.artifact import Artifact
 from khaljit.cache.keys import described, key
 from khaljit.codegen.layout import SLOT
 from khaljit.codegen.llvm import replay
+from khaljit.dispatch import Dispatch
 from khaljit.graphs.dependence import chains
 from khaljit.graphs.nodes import KernelNode, Node
 from khaljit.grids import Indirect
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["CpuReplay", "runner_of"]
 
 MOST_OF_ONE: Final = 0.8  # of the work of a run, that one of its chains may have
+MASK: Final = (1 << 64) - 1
 LONGEST: Final = 1 << 28  # simple operations of a native call, which nothing can interrupt
 _CALL: Final = ctypes.CFUNCTYPE(
     ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
@@ -76,13 +78,13 @@ class CpuReplay(Replay):
     """The launches of a graph, packed."""
 
     def __init__(self, device: CpuDevice, runner: Runner, nodes: Sequence[Node]) -> None:
+        super().__init__(nodes)
         self._device: Final = device
-        self._nodes: Final = [_kernel(node) for node in nodes]
-        self._loaded: Final = [_code(node) for node in self._nodes]
+        self._loaded: Final = [_code(node) for node in nodes]
         self._reports: Final = {
             position: OwnReport(device, loaded)
-            for position, node in enumerate(self._nodes)
-            if isinstance(loaded := node.dispatch.loaded, Reporting)
+            for position, node in enumerate(nodes)
+            if isinstance(loaded := _kernel(node).dispatch.loaded, Reporting)
         }
         self._runner: Final = runner
         offsets = np.cumsum([0, *(loaded.block_bytes for loaded in self._loaded)])
@@ -92,6 +94,8 @@ class CpuReplay(Replay):
         self._bytes: Final = self._words.cast("B")
         self._rows: Final = np.zeros((len(nodes), replay.ROW), np.uint64)
         self._order: Final[list[int]] = []  # the nodes in the order of their rows
+        self._as_they_are: Final[set[int]] = set()  # nodes that are run as they were launched
+        self._places: Final[dict[int, _Places]] = {}  # of parameters, by which slots they are
         self._arena: Final = Arena(max((one.arena_bytes for one in self._loaded), default=0))
         self._runs: Final = self._cut()
         self._row_of: Final = {position: row for row, position in enumerate(self._order)}
@@ -110,17 +114,36 @@ class CpuReplay(Replay):
 
     def update(self, position: int, node: Node) -> None:
         """Pack a node anew."""
-        self._nodes[position] = _kernel(node)
+        super().update(position, node)
         self._pack(position)
+        for places in self._places.values():
+            self._write(places)
 
-    def set_number(self, position: int, index: int, bits: int) -> None:
-        """Write its slot."""
-        first = self._offsets[position] // SLOT + self._loaded[position].first_number
-        self._words[first + index] = bits
+    def set_numbers(self, slots: Slots, numbers: Sequence[Any], bits: Sequence[int]) -> None:
+        """Write their slots in all blocks at once."""
+        places = self._places.get(id(slots))
+        if places is None:
+            places = self._places[id(slots)] = _Places(slots, self._word)
+        places.bits = [one & MASK for one in bits]
+        self._write(places)
+        for position, index, component in slots if self._as_they_are else ():
+            if position in self._as_they_are:
+                self._dispatch(position).numbers[index] = numbers[component]  # type: ignore[index]  # a list, of its own
+
+    def _word(self, position: int, index: int) -> int:
+        """Where a number of a node stands."""
+        return self._offsets[position] // SLOT + self._loaded[position].first_number + index
+
+    def _write(self, places: _Places) -> None:
+        for where, bits in zip(places.words, places.bits, strict=True):
+            self._blocks[where] = bits
+
+    def _dispatch(self, position: int) -> Dispatch:
+        return _kernel(self.nodes[position]).dispatch
 
     def _pack(self, position: int) -> None:
         """A node's parameter block, and its row."""
-        loaded, dispatch = self._loaded[position], self._nodes[position].dispatch
+        loaded, dispatch = self._loaded[position], self._dispatch(position)
         if isinstance(dispatch.groups, Indirect):
             return
         operands, numbers, report = dispatch.operands, dispatch.numbers, self._reports.get(position)
@@ -144,8 +167,8 @@ class CpuReplay(Replay):
                 runs.append(self._small(small))
                 small.clear()
 
-        for position, (node, loaded) in enumerate(zip(self._nodes, self._loaded, strict=True)):
-            groups = node.dispatch.groups
+        for position, (node, loaded) in enumerate(zip(self.nodes, self._loaded, strict=True)):
+            groups = _kernel(node).dispatch.groups
             report = self._reports.get(position)
             if isinstance(groups, Indirect) or (report is not None and report.prints):
                 close()
@@ -164,7 +187,7 @@ class CpuReplay(Replay):
         """Small launches: one after the other, or chains of them on several threads."""
         work = {position: self._work(position) for position in positions}
         if self._device.threads > 1 and sum(work.values()) >= WORTH_THREADS:
-            nodes = [self._nodes[position] for position in positions]
+            nodes = [self.nodes[position] for position in positions]
             found = [[positions[one] for one in chain] for chain in chains(nodes)]
             longest = max(sum(work[position] for position in chain) for chain in found)
             if self._are_fixed(positions) and longest <= MOST_OF_ONE * sum(work.values()):
@@ -173,14 +196,14 @@ class CpuReplay(Replay):
 
     def _are_fixed(self, positions: Sequence[int]) -> bool:
         """Whether launches have the same arrays for ever, and none can fail and end the others."""
-        nodes = [self._nodes[position] for position in positions]
+        nodes = [self.nodes[position] for position in positions]
         arrays = [array for node in nodes for array, _ in node.uses()]
         return not any(one in self._reports for one in positions) and not any(
             array.param is not None for array in arrays
         )
 
     def _work(self, position: int) -> int:
-        groups = self._nodes[position].dispatch.groups
+        groups = self._dispatch(position).groups
         assert not isinstance(groups, Indirect)
         return self._loaded[position].work(groups)
 
@@ -235,7 +258,8 @@ class CpuReplay(Replay):
 
     def _as_launched(self, position: int) -> Run:
         """A launch whose grid stands in memory, or that prints: as if it were no graph's."""
-        nodes = self._nodes
+        nodes = self.nodes
+        self._as_they_are.add(position)
 
         def run(repeat: int) -> None:
             for _ in range(repeat):
@@ -244,13 +268,27 @@ class CpuReplay(Replay):
         return run
 
 
+@final
+class _Places:
+    """Where the numbers of a parameter stand, by component, and what they are."""
+
+    def __init__(self, slots: Slots, word: Callable[[int, int], int]) -> None:
+        count = 1 + max(component for _, _, component in slots)
+        self.slots: Final = slots  # which nobody else is, so
+        self.bits: Sequence[int] = ()
+        self.words: Final = [
+            np.array([word(at, index) for at, index, component in slots if component == one], int)
+            for one in range(count)
+        ]
+
+
 def _kernel(node: Node) -> KernelNode:
     assert isinstance(node, KernelNode)  # copies on the host are kernels
     return node
 
 
-def _code(node: KernelNode) -> CpuKernel:
-    loaded: Any = node.dispatch.loaded
+def _code(node: Node) -> CpuKernel:
+    loaded: Any = _kernel(node).dispatch.loaded
     if isinstance(loaded, Reporting):
         loaded = loaded.code
     assert isinstance(loaded, CpuKernel)

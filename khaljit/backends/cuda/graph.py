@@ -206,10 +206,10 @@ class CudaReplay(Replay):
         captured: Captured,
         changeable: Mapping[int, Changeable],
     ) -> None:
+        super().__init__(nodes)
         self._device: Final = device
         self._graph: Final = graph
         self._executable: Any = None
-        self._nodes: Final = list(nodes)
         self._changeable: Final = changeable
         self._outdated: Final[set[int]] = set()
         self._has_moved = False
@@ -252,7 +252,7 @@ class CudaReplay(Replay):
     def _change(self) -> None:
         """Give the driver what nodes take now."""
         for position in sorted(self._outdated):
-            node = self._nodes[position]
+            node = self.nodes[position]
             assert isinstance(node, KernelNode)
             self._changeable[position].change(self._executable, node)
         self._outdated.clear()
@@ -263,13 +263,13 @@ class CudaReplay(Replay):
 
     def update(self, position: int, node: Node) -> None:
         """Its node is changed before the next launch."""
+        super().update(position, node)
         assert isinstance(node, KernelNode)
-        self._nodes[position] = node
         self._changeable[position].move(node)
         self._has_moved = True
         self._outdated.add(position)
 
-    def set_number(self, position: int, index: int, bits: int) -> None:
+    def changed(self, position: int) -> None:
         """Its node is changed before the next launch."""
         self._outdated.add(position)
 

@@ -29,7 +29,7 @@ class WebGpuReplay(Replay):
 
     def __init__(self, device: WebGpuDevice, nodes: Sequence[Node]) -> None:
         self._device: Final = device
-        self._nodes: Final = list(nodes)
+        super().__init__(nodes)
         self._prepared: Final = [self._prepare(node) for node in nodes]
         self._reporting: Final = reporting(nodes)
         self._runs: Final[list[_List | int]] = []  # what is in no list by its position
@@ -70,15 +70,15 @@ class WebGpuReplay(Replay):
                     if isinstance(run, _List):
                         self._record(run)
                     else:
-                        self._nodes[run].run()
+                        self.nodes[run].run()
 
     def update(self, position: int, node: Node) -> None:
         """Bind other buffers."""
-        self._nodes[position] = node
+        super().update(position, node)
         self._prepared[position] = self._prepare(node)
         self._outdate(position)
 
-    def set_number(self, position: int, index: int, bits: int) -> None:
+    def changed(self, position: int) -> None:
         """The list's blocks are packed anew."""
         self._outdate(position)
 
@@ -97,7 +97,7 @@ class WebGpuReplay(Replay):
         """A list as calls, and the names of its kernels."""
         commands, names = Commands(), dict[str, None]()
         for position in positions:
-            node, prepared = self._nodes[position], self._prepared[position]
+            node, prepared = self.nodes[position], self._prepared[position]
             assert isinstance(node, KernelNode)
             assert prepared is not None
             loaded, numbers = node.dispatch.loaded, node.dispatch.numbers
