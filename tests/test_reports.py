@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import threading
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,22 @@ import pytest
 import khaljit as kj
 from khaljit.backends.base import Device
 from khaljit.backends.reporting import log_words
-from khaljit.codegen.reports import read_record, with_reports
+from khaljit.codegen.reports import (
+    FAILURE,
+    HEADER,
+    USED,
+    announcements,
+    read_record,
+    with_reports,
+)
 from khaljit.codegen.writing_reports import write_reports
 from khaljit.tracer.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u64
 from khaljit.tracer.passes.pipeline import optimise
+from khaljit.tracer.record import ScalarArgument
+from khaljit.tracer.rendering import render
 from khaljit.tracer.verify import verify
-from tests.ptx_tools import argument, recorded
+from tests.ptx_tools import argument, assemble, emit, recorded
+from tests.ptx_tools import run as run_ptx
 
 Capture = pytest.CaptureFixture[str]
 # Between them pytest's own words, where Python itself ran the assertion.
@@ -341,3 +353,38 @@ def test_records_are_read_back(dtype: DType, number: Any) -> None:
     assert record_.invocation == (1, 2, 3)
     assert record_.operands == (number,)
     assert record_.size == len(words) - 1
+
+
+def loud() -> Any:
+    """A kernel that says numbers of many types, and its trace for PTX."""
+
+    def show(a: Any, x: Any) -> None:
+        i = kj.global_id(0)
+        kj.print(i, a[i], kj.i64(a[i]) * 5_000_000_000, kj.f16(x), x > 1.0, kj.u8(a[i]))
+        assert a[i] < 2, f"{a[i]} {x}"
+
+    return recorded(show, [("a", argument(i32)), ("x", ScalarArgument(f32))], workgroup=(4, 1, 1))
+
+
+@pytest.mark.parametrize("bits", [32, 64])
+def test_the_report_of_ptx_is_read_back(bits: int) -> None:
+    trace = with_reports(replace(loud(), index_bits=bits))
+    a, report = np.array([0, 1, -3, 7], np.int32), np.zeros(HEADER + 200, np.uint32)
+    run_ptx(trace, [a, report], [1.5, 11], (1, 1, 1))
+    says, fails = announcements(trace)
+    assert says.types == (i32 if bits == 32 else i64, i32, i64, f16, bool_, u8)
+    log, lines = report[HEADER : HEADER + int(report[USED])], []
+    while log.size:
+        assert log[:2].tolist() == [11, 0]
+        record = read_record(log, says.types, bits)
+        lines.append(render(says.template, record.operands))
+        log = log[record.size :]
+    wanted = [f"{i} {v} {v * 5_000_000_000} 1.5 True {v & 255}\n" for i, v in enumerate(a.tolist())]
+    assert sorted(lines) == sorted(wanted)
+    record = read_record(report[FAILURE:], fails.types, bits)
+    assert (record.invocation, record.operands) == ((3, 0, 0), (7, 1.5))
+
+
+@pytest.mark.parametrize("sm", ["sm_75", "sm_90"])
+def test_what_kernels_say_is_assembled(sm: str, tmp_path: Path) -> None:
+    assemble(emit(loud(), sm), sm, tmp_path)
