@@ -312,3 +312,39 @@ def test_a_comparison_of_a_widened_integer_with_a_constant(device: Device) -> No
     kernel[6](a, out)
     wanted = np.stack([a < 0, a > 5, np.ones(6, np.bool_), np.zeros(6, np.bool_)], 1)
     assert (out == wanted).all()
+
+
+def test_a_sum_that_starts_as_a_literal_has_its_type_behind_the_loop(
+    device: Device, rng: Rng
+) -> None:
+    """It is f32 by what is added, not a literal any more that takes the type of an f16."""
+
+    @kj.jit(contract=False)
+    def kernel(x: kj.Array1[kj.f32], half: kj.Array1[kj.f16], out: kj.Array2[kj.f32]) -> None:
+        i = kj.global_id(0)
+        total = 0.0
+        for k in range(x.size):
+            total += x[k]
+        out[i, 0] = total * half[i]
+        total, k = 0.0, 0
+        while True:
+            total += x[k]
+            k += 1
+            if k >= x.size:
+                break
+        out[i, 1] = total * half[i]
+        total = 0.0
+        for _ in range(1):
+            inner = 0.0
+            for k in range(x.size):
+                inner = inner + x[k]
+            total = inner
+        out[i, 2] = total * half[i]
+
+    x, half = rng.random(9, np.float32), np.ones(4, np.float16)
+    out = np.zeros((4, 3), np.float32)
+    kernel[4](x, half, out)
+    total = np.float32(0)
+    for one in x:
+        total += one
+    assert (out == total).all()

@@ -67,6 +67,7 @@ class Frame:
         self.names = names
         self.before = before
         self.settled: dict[tuple[int, int], DType] = {}  # types found for (name, leaf)
+        self.strong: set[tuple[int, int]] = set()  # those that are given a value of their type
         self.breaks: list[Exit] = []
         self.continues: list[Exit] = []
         self.passing: list[Passing] = []
@@ -179,6 +180,8 @@ class Frame:
             else:
                 raise disagreement(self.names[place], error, "in the loop") from None
         if agreed is dtype:
+            if not is_literal(leaf) and not (isinstance(leaf, Scalar) and leaf.tentative):
+                self.strong.add((place, k))
             return False
         found = self.settled.get((place, k), agreed)  # by an earlier recording or another end
         if found is not agreed:
@@ -205,6 +208,7 @@ class Frame:
         recorder.builder.rollback(self.snapshot)
         recorder.counts = dict(self.counts)
         self.breaks, self.continues, self.passing = [], [], []
+        self.strong = set()
 
     def _complete_continues(self) -> None:
         builder = self.recorder.builder
@@ -235,8 +239,10 @@ class Frame:
             for target, _, exits in groups
         ]
         types: list[DType] = [i32] if len(groups) > 1 else []
-        for one in merged:
+        for (target, _, _), one in zip(groups, merged, strict=True):
             types += one.types
+            if target is None:
+                one.settle(self.strong)
         for code, (_, _, exits) in enumerate(groups):
             for nth, exit in enumerate(exits):
                 values = [builder.const(i32, code)] if len(groups) > 1 else []
@@ -344,6 +350,14 @@ class Merge:
             self._leaves.append(paths)
             self._tentative.append(tentative)
         self._parts.append((shape, leaves))
+
+    def settle(self, strong: set[tuple[int, int]]) -> None:
+        """Variables that have a type for good, by place and leaf, take no other's any more."""
+        for place, k in strong:
+            _, leaves = self._parts[place]
+            result = leaves[k][0] if k < len(leaves) else None
+            if result is not None:
+                self._tentative[result] = False
 
     def values(self, path: int) -> list[Value]:
         """What one path gives to the results."""
