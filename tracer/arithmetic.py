@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from types import FunctionType
 from typing import Any, Final
 
 import numpy as np
@@ -294,6 +295,7 @@ _BINARY: Final[dict[str, Callable[[Any, Any], Any]]] = {
     "divmod": lambda a, b: (binary(Op.FLOORDIV, a, b), binary(Op.MOD, a, b)),
 }
 _COMPARISONS: Final = {name: Op(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+_MIRRORED: Final = {"lt": "__gt__", "gt": "__lt__", "le": "__ge__", "ge": "__le__"}
 _UNARY: Final[dict[str, Callable[[Any], Any]]] = {
     "neg": lambda a: number_function(Op.NEG, a),
     "abs": lambda a: number_function(Op.ABS, a),
@@ -302,9 +304,20 @@ _UNARY: Final[dict[str, Callable[[Any], Any]]] = {
 }
 
 
-def _method(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    # A struct, such as a matrix, has operators of its own.
-    return lambda a, b: NotImplemented if hasattr(type(b), "__kj_layout__") else function(a, b)
+def _method(function: Callable[[Any, Any], Any], mirrored: str) -> Callable[[Any, Any], Any]:
+    """An operator that gives way to the mirrored one of a struct, or of a class of the user's."""
+
+    def method(a: Any, b: Any) -> Any:
+        kind = type(b)
+        return NotImplemented if kind is not Scalar and _takes(kind, mirrored) else function(a, b)
+
+    return method
+
+
+def _takes(kind: type, mirrored: str) -> bool:
+    method = getattr(kind, mirrored, None)
+    own = isinstance(method, FunctionType) and not method.__module__.startswith("khaljit.")
+    return own or hasattr(kind, "__kj_layout__")
 
 
 def _mirrored(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
@@ -313,10 +326,10 @@ def _mirrored(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 def _attach() -> None:
     for name, function in _BINARY.items():
-        setattr(Number, f"__{name}__", _method(function))
+        setattr(Number, f"__{name}__", _method(function, f"__r{name}__"))
         setattr(Number, f"__r{name}__", _mirrored(function))
     for name, op in _COMPARISONS.items():
-        setattr(Number, f"__{name}__", _method(partial(compare, op)))
+        setattr(Number, f"__{name}__", _method(partial(compare, op), _MIRRORED.get(name, "")))
     for name, unary in _UNARY.items():
         setattr(Number, f"__{name}__", unary)
     setattr(Number, "__hash__", Proxy.__hash__)  # noqa: B010  # __eq__ took it away

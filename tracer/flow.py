@@ -558,6 +558,9 @@ class For(Loop):
         downward = compare(Op.LT, after, self._counter)
         if type(self._step) is int:
             return upward if self._step > 0 else downward
+        assert self._range is not None
+        if self._range.forward:
+            return upward
         up = compare(Op.GT, self._step, 0)
         return (upward & up) | (downward & ~up)
 

@@ -94,6 +94,8 @@ _UNIFORM_IDS: Final = {
     "subgroup": Scope.SUBGROUP,
     "num_subgroups": Scope.GRID,
     "subgroup_size": Scope.GRID,
+    "first": Scope.SUBGROUP,  # these two only the CPU's code generator has
+    "lanes": Scope.GRID,
 }
 
 # Collectives that give all lanes the same value.

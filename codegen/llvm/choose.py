@@ -30,7 +30,7 @@ MOST_COPIES: Final = 600  # instructions of a kernel with very many lanes, about
 
 _SUBGROUP_IDS: Final = frozenset({"subgroup", "lane", "num_subgroups", "subgroup_size"})
 _ROW_IDS: Final = frozenset({("global", 1), ("local", 1), ("local_index", 0)})
-_GRID_IDS: Final = frozenset({"global", "num_workgroups", "workgroup_size"})
+_GRID_IDS: Final = frozenset({"global", "num_workgroups", "workgroup_size", "first", "lanes"})
 
 
 def observes_workgroups(trace: Trace) -> bool:

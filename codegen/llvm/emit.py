@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Final, final
 
 from khaljit.codegen.layout import ParameterBlock
+from khaljit.codegen.llvm.blocks import in_blocks
 from khaljit.codegen.llvm.choose import choose_lanes, observes_workgroups
 from khaljit.codegen.llvm.code import Code, find_memories, find_parameters, find_uses
 from khaljit.codegen.llvm.entry import NAME, PARAMETERS, run_lanes, set_environment
@@ -46,6 +47,7 @@ class LlvmEmitter:
 
     def emit(self, trace: Trace) -> Program:
         """The module of a legal trace."""
+        trace = in_blocks(trace)
         uniformity, items = analyse(trace), schedule(trace).items
         whole = analyse(replace(trace, workgroup=None), rows=False)  # rows of lanes together
         level = self.target.facts

@@ -162,6 +162,7 @@ def run_lanes(code: Code) -> None:
     for axis, size in enumerate(workgroup):
         code.ids["num_workgroups", axis] = narrowed_index(code, groups[axis])
         code.ids["workgroup_size", axis] = str(size)
+    code.ids["lanes", 0] = str(lanes.across)
     extents = [
         w.let(f"mul i64 {count}, {size}") for count, size in zip(groups, workgroup, strict=True)
     ]
@@ -177,6 +178,7 @@ def run_lanes(code: Code) -> None:
         )
         for axis, name in enumerate(first):
             code.ids["global", axis] = narrowed_index(code, name)
+        code.ids["first", 0] = code.ids["global", 0]
         if lanes.rows > 1:
             code.row_ids["global", 1] = rows_from(code, code.ids["global", 1])
         left = [w.let(f"sub i64 {extents[axis]}, {first[axis]}") for axis in range(2)]

@@ -86,8 +86,7 @@ class Stepped(Loaded):
         trace: Trace,
         seed: int | None,
     ) -> None:
-        self._function: Final = with_meanings(function)
-        self._arguments: Final = arguments
+        self._function, self._arguments = with_meanings(function, arguments)
         self._bound: Final = bound
         self.trace: Final = trace
         self._seed: Final = seed

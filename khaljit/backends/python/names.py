@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import builtins
 import functools
+from collections.abc import Sequence
 from types import CellType, FunctionType, ModuleType
 from typing import Any, Final, final
 
 from khaljit.tracer import host
 from khaljit.tracer.hooks import has_proxy, is_library
+from khaljit.tracer.record import Argument, ConstArgument
 
 __all__ = ["with_meanings"]
 
@@ -23,9 +25,17 @@ _MODULES: Final = ("math", "cmath", "numpy")
 _LEFT_ALONE: Final = (builtins.print, builtins.bool, builtins.breakpoint)
 
 
-def with_meanings(function: FunctionType) -> FunctionType:
-    """A function with the same code, whose names mean what they mean in a kernel."""
-    return _Meanings().function(function)
+def with_meanings(
+    function: FunctionType, arguments: Sequence[tuple[str, Argument]]
+) -> tuple[FunctionType, list[tuple[str, Argument]]]:
+    """A function with the same code, whose names mean what they mean in a kernel, and its
+    arguments, the functions among them likewise."""
+    meanings = _Meanings()
+    made = [
+        (name, ConstArgument(meanings.replaced(one.value)) if type(one) is ConstArgument else one)
+        for name, one in arguments
+    ]
+    return meanings.function(function), made
 
 
 @final
@@ -95,7 +105,7 @@ def _mapped(value: Any) -> Any:
         always, mapped = host.ALWAYS.get(value), host.TABLE.get(value)
     except TypeError:  # not hashable
         return value
-    if value in _LEFT_ALONE or (always is None and mapped is None):
+    if (always is None and mapped is None) or value in _LEFT_ALONE:
         return value
     if value is builtins.isinstance:
         return lambda x, kind: host.ALWAYS[value](x, _unmapped(kind))
