@@ -22,7 +22,8 @@ Values
 
 Effects
     * An effect stands in one place, and ends stand only at ends. Each region stands once.
-    * Accesses: as many integer indices as the memory has axes, or one flat offset of ``i32`` or
+    * Accesses: as many integer indices as the memory has axes and the element fixed arrays, whose
+      items are leaves of one type in steps of whole units, or one flat offset of ``i32`` or
       ``i64`` as wide as ``index`` with a bool guard if it says so; a leaf of the element, and
       values of its type; nothing is written to tables.
     * Atomics have the operands of their kind, collectives those of theirs; barriers have a known
@@ -396,7 +397,7 @@ class _Verifier:
         self._law(dtype is not None, value, f"there is no leaf at byte {access.leaf}")
         for item in _items(access):
             same = leaves.get(item) is dtype
-            self._law(same, value, f"its item at byte {item} is another leaf of the type")
+            self._law(same, value, f"its item at byte {item} is a leaf of its type")
         aligned = all(step % memory.element.align == 0 for _, step in access.inner)
         self._law(aligned, value, "its steps are whole units of offsets")
         return dtype
