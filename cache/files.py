@@ -27,10 +27,19 @@ from khaljit.cache import place
 from khaljit.cache.artifact import Artifact, Head, head
 from khaljit.cache.keys import Key
 
-__all__ = ["ABANDONED", "Files", "UntrustedError", "identity", "identity_of", "is_entry"]
+__all__ = [
+    "ABANDONED",
+    "Files",
+    "UntrustedError",
+    "identity",
+    "identity_of",
+    "is_entry",
+    "last_use",
+]
 
 USED: Final = 3600.0
-"""Seconds within which a second use of an entry is not written down."""
+"""Seconds within which a second use of an entry is not written down, and by which clocks may
+differ."""
 
 ABANDONED: Final = 3600.0
 """Seconds after which an unfinished file is nobody's."""
@@ -46,6 +55,12 @@ PAUSE: Final = 0.01
 
 ENTRY: Final = r"[0-9a-f]{2}/[0-9a-f]{30}\.[0-9a-f]{8}\.[0-9a-f]{12}"
 UNFINISHED: Final = "new-"
+
+
+def last_use(status: os.stat_result, now: float) -> float:
+    """When a file was last of use. One of a time that is still to come, since a clock was set back,
+    counts as long ago: else it would outlive all that is written from now on."""
+    return 0.0 if status.st_mtime > now + USED else min(status.st_mtime, now)
 
 
 def is_entry(name: str) -> bool:
@@ -102,7 +117,7 @@ class Files:
             if not place.is_private(status):
                 raise UntrustedError(f"{path} can be written to by others")
             data = file.read()
-        if time.time() - status.st_mtime > USED:
+        if abs(time.time() - status.st_mtime) > USED:
             with suppress(OSError):  # a cache that cannot be written to is as good
                 os.utime(path)
         return data

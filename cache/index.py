@@ -25,7 +25,7 @@ import diskcache
 from diskcache.core import MODE_BINARY
 
 from khaljit.cache import place
-from khaljit.cache.files import ABANDONED, Files, identity_of, is_entry
+from khaljit.cache.files import ABANDONED, Files, identity_of, is_entry, last_use
 
 __all__ = ["Index"]
 
@@ -230,7 +230,7 @@ class Index:
                 if not rows:
                     return
                 for row, name, known, bytes_ in rows:
-                    used = min(self._last_use(name), now)
+                    used = self._last_use(name, now)
                     if used > known:
                         sql("UPDATE Cache SET access_time = ? WHERE rowid = ?", (used, row))
                     elif size > 0 or count > 0:
@@ -239,9 +239,9 @@ class Index:
                         size -= bytes_
                         count -= 1
 
-    def _last_use(self, name: object) -> float:
+    def _last_use(self, name: object, now: float) -> float:
         try:
-            return os.stat(os.path.join(self._files.root, str(name))).st_mtime
+            return last_use(os.stat(os.path.join(self._files.root, str(name))), now)
         except OSError:
             return 0.0
 

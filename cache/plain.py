@@ -10,7 +10,7 @@ import os
 import time
 from typing import Final, final
 
-from khaljit.cache.files import ABANDONED, Files, identity_of
+from khaljit.cache.files import ABANDONED, Files, identity_of, last_use
 
 __all__ = ["PlainIndex"]
 
@@ -54,8 +54,8 @@ class PlainIndex:
         replaced."""
         self._bytes = self._count = 0
         now = time.time()
-        kept = sorted(  # times that are to come are no better than now
-            ((min(status.st_mtime, now), name, status) for name, status in self._files.all()),
+        kept = sorted(
+            ((last_use(status, now), name, status) for name, status in self._files.all()),
             key=lambda one: one[:2],
             reverse=True,
         )

@@ -556,15 +556,27 @@ def test_a_number_of_entries_that_is_none_warns(
 
 
 def test_a_clock_that_jumps_hangs_nothing_and_loses_little(folder: Path) -> None:
-    """Times that are to come, or long ago, are only a bad order of eviction."""
+    """What has a time that is to come, or of long ago, is what goes; not what is written now."""
     store = Store.open(folder, entries=10)
     for number in range(40):
-        store.put(numbered(number), artifact(number))
-        then = time.time() + (1e7 if number % 2 else -1e7)
         for path in entries(folder):
+            then = time.time() + (1e7 if number % 2 else -1e7)
             os.utime(path, (then, then))
+        store.put(numbered(number), artifact(number))
+        assert Store.open(folder).get(numbered(number), none) == artifact(number)
     assert len(entries(folder)) <= 10
-    assert Store.open(folder).get(numbered(39), none) == artifact(39)
+
+
+def test_what_is_of_use_after_the_clock_was_set_back_stays(folder: Path) -> None:
+    filler = Store.open(folder, entries=10)
+    for number in range(10):
+        filler.put(numbered(number), artifact(number))
+    for path in entries(folder):
+        os.utime(path, (time.time() + 1e7, time.time() + 1e7))
+    assert Store.open(folder).get(numbered(3), none) == artifact(3)
+    for number in range(10, 18):
+        filler.put(numbered(number), artifact(number))
+    assert Store.open(folder).get(numbered(3), none) == artifact(3)
 
 
 # -- the index ---------------------------------------------------------------------------------
