@@ -149,7 +149,9 @@ class _Elementary(_Expanding):
         return self._expanded(value.op, args)
 
     def _expanded(self, op: Op, args: tuple[Value, ...]) -> Value:
-        branching = BRANCHING - BRIEFLY if self.caps.vectors else BRANCHING
+        # Around the short branches of f64, ptxas spills.
+        briefly = args[0].dtype is f32 and not self.caps.vectors
+        branching = BRANCHING if briefly else BRANCHING - BRIEFLY
         self.branches += op in branching
         fastmath = self.trace.options.fastmath
         return expand(self.builder, op, args, fastmath, branching, self.reduced)
