@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import operator
 from collections.abc import Sequence
 from types import CellType, FunctionType, ModuleType
 from typing import Any, Final, final
@@ -44,6 +45,7 @@ class _Meanings:
 
     def __init__(self) -> None:
         self._functions: Final[dict[int, tuple[FunctionType, FunctionType]]] = {}
+        self._containers: Final[dict[int, tuple[Any, Any]]] = {}
         self._modules: Final[dict[int, tuple[ModuleType, _Module]]] = {}
 
     def function(self, function: FunctionType) -> FunctionType:
@@ -70,6 +72,19 @@ class _Meanings:
         del made.__dict__["__wrapped__"]
         return made
 
+    def _container(self, value: Any) -> Any:
+        """A container of functions with what replaces them; any other as it is. It is looked
+        through once, since the plan of a kernel is made anew when one is changed."""
+        found = self._containers.get(id(value))
+        if found is None:
+            found = self._containers[id(value)] = value, value  # in case it holds itself
+            items = list(value.values() if isinstance(value, dict) else value)
+            new = [self.replaced(one) for one in items]
+            if any(map(operator.is_not, new, items)):
+                made = zip(value, new, strict=True) if isinstance(value, dict) else new
+                found = self._containers[id(value)] = value, type(value)(made)
+        return found[1]
+
     def _cell(self, cell: CellType) -> CellType:
         """The cell itself, or one with what replaces its contents."""
         try:
@@ -84,6 +99,8 @@ class _Meanings:
         if isinstance(value, FunctionType):
             own = is_library(value.__module__ or "") or hasattr(value, "__kj_inline__")
             return _mapped(value) if own else self.function(value)
+        if type(value) in (tuple, list, dict):
+            return self._container(value)
         if isinstance(value, functools._lru_cache_wrapper):
             return self.replaced(value.__wrapped__)  # what it remembers may be outdated
         if isinstance(value, functools.partial):
