@@ -119,6 +119,13 @@ def test_code_for_a_gpu_that_is_not_here_is_shown(tmp_path: Path) -> None:
     assert target("cpu") is kj.device("cpu").target
 
 
+def test_the_version_of_nvjitlink_is_the_librarys() -> None:
+    found, library = assembling.tool_version("nvjitlink"), assembling._nvjitlink()
+    if found is None or library is None:
+        pytest.skip("no nvjitlink here")
+    assert found == ".".join(map(str, library.version()))
+
+
 def test_machine_code_is_made_by_whichever_tool_is_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

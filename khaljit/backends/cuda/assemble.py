@@ -31,7 +31,7 @@ def assemble(ptx: str, architecture: str) -> tuple[bytes, tuple[str, str] | None
     if os.environ.get("KHALJIT_CUDA_KEEP_PTX") == "1":
         return ptx.encode(), None
     version = tool_version("nvjitlink")
-    if version is not None:
+    if version is not None and _nvjitlink() is not None:
         return _by_nvjitlink(ptx, architecture), ("nvjitlink", version)
     version = tool_version("ptxas")
     if version is not None:
@@ -49,8 +49,6 @@ def tool_version(name: str) -> str | None:
 @lru_cache(maxsize=1)
 def _nvjitlink() -> Any:
     """The binding, where it and the library it binds are both there."""
-    if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
-        return None
     try:
         from cuda.bindings import nvjitlink
 
@@ -62,8 +60,23 @@ def _nvjitlink() -> Any:
 
 @lru_cache(maxsize=1)
 def _nvjitlink_version() -> str | None:
+    """Told by the wheel where there is one: loading the library for it takes 40 ms."""
+    if find_spec("cuda") is None or find_spec("cuda.bindings") is None:
+        return None
+    version = _wheel_version("nvidia_nvjitlink")
+    if version is not None:
+        return ".".join(version.split(".")[:2])
     library = _nvjitlink()
     return None if library is None else ".".join(map(str, library.version()))
+
+
+def _wheel_version(distribution: str) -> str | None:
+    """The version of a wheel of NVIDIA's beside the others, by the name of its folder."""
+    spec = find_spec("nvidia")
+    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
+        for found in Path(folder).parent.glob(f"{distribution}-*.dist-info"):
+            return found.name.removesuffix(".dist-info").partition("-")[2]
+    return None
 
 
 def _by_nvjitlink(ptx: str, architecture: str) -> bytes:
