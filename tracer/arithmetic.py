@@ -304,6 +304,9 @@ _UNARY: Final[dict[str, Callable[[Any], Any]]] = {
 }
 
 
+_NOT_USERS: Final = ("khaljit", "enum")
+
+
 def _method(function: Callable[[Any, Any], Any], mirrored: str) -> Callable[[Any, Any], Any]:
     """An operator that gives way to the mirrored one of a struct, or of a class of the user's."""
 
@@ -316,7 +319,8 @@ def _method(function: Callable[[Any, Any], Any], mirrored: str) -> Callable[[Any
 
 def _takes(kind: type, mirrored: str) -> bool:
     method = getattr(kind, mirrored, None)
-    own = isinstance(method, FunctionType) and not method.__module__.startswith("khaljit.")
+    # Flags of `enum` are numbers with operators in Python.
+    own = isinstance(method, FunctionType) and method.__module__.split(".")[0] not in _NOT_USERS
     return own or hasattr(kind, "__kj_layout__")
 
 
