@@ -43,7 +43,7 @@ from khaljit.arguments import (
 from khaljit.tracer.dtypes import ALL, DType, fixed_array
 from khaljit.tracer.elements import ElementType, is_kind
 from khaljit.tracer.errors import ArgumentValueError
-from khaljit.tracer.intrinsics import matrices, poses, quaternions
+from khaljit.tracer.intrinsics import matrices, poses, quaternions, transforms
 from khaljit.tracer.records import dataclass
 from khaljit.tracer.structs import is_field_name, unnamed_struct
 from khaljit.tracer.vectors import VECTORS, VectorType, vec
@@ -55,7 +55,7 @@ TYPES: Final[dict[str, ElementType]] = {
     **{vector.name: vector for vector in VECTORS},
     **{
         name: getattr(module, name)
-        for module in (matrices, quaternions, poses)
+        for module in (matrices, transforms, quaternions, poses)
         for name in module.__all__
         if is_kind(getattr(module, name))
     },

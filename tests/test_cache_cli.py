@@ -63,7 +63,7 @@ def use_cache(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*command: str, expect: int = 0) -> str:
-    done = CliRunner().invoke(app, command)
+    done = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
     assert done.exit_code == expect, done.output or done.exception
     return done.stdout
 
