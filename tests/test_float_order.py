@@ -115,13 +115,17 @@ def test_zeros_that_a_compiler_may_find_are_zeros_all_the_same() -> None:
             out[i, 0] = kj.f32(0.0 / kj.trunc(narrow[0]))
             out[i, 1] = 0.0 / kj.floor(own[0])
             out[i, 2] = own[0] * math.inf
+            steps = 0
+            for _ in range(2):
+                steps = steps * 3
+            out[i, 3] = kj.f32(steps) / (kj.f32(steps) * (-1.0))
             count = 0
             while count < 4 and kj.isfinite(kj.f32(-math.inf)):
                 count += 1
             order[i] = 1 if -kj.i64(count) <= kj.i64(a[i]) else 0
 
     a = np.array([0, 1, -1, 5, -(2**31)], np.int32)
-    out, order = np.full((5, 3), 77, np.float32), np.full(5, 77, np.int32)
+    out, order = np.full((5, 4), 77, np.float32), np.full(5, 77, np.int32)
     zeros[5](a, out, order)
     assert np.isnan(out).all()
     assert list(order) == [1, 1, 0, 1, 0]

@@ -24,7 +24,7 @@ from tests.programs import DEFECTS
 _PROGRAMS: Final = 150
 # Programs that campaigns found a fault with. The program of a number changes with the generator,
 # so every fault has a test of its own as well.
-_FOUND: Final = (2561, 1001899, 1010452, 1013936)
+_FOUND: Final = (2561, 1001899, 1010452, 1013936, 3001546, 3009849, 5000417, 9000223)
 
 
 def test_generated_programs_mean_the_same_everywhere(device: Device, tmp_path: Path) -> None:

@@ -153,7 +153,12 @@ def _is_product(x: Value) -> bool:
 
 
 def _is_zero(x: Value) -> bool:
-    """Whether a driver may know that a number is 0: a constant, or what local memory holds."""
+    """Whether a driver may know that a number is 0.
+
+    A constant, what local memory holds, or an integer before: loops that drivers unroll count.
+    """
     while x.op in _SAME_ZERO:
+        if x.op is Op.CAST and not x.args[0].type.is_float:
+            return True
         x = x.args[0]
     return constant(x) == 0.0 or (x.op is Op.LOAD and x.memory.space is Space.LOCAL)
