@@ -23,6 +23,7 @@ from khaljit.cache import bundle
 from khaljit.cache.catalog import Catalog
 from khaljit.cache.keys import Key
 from khaljit.cli import app
+from khaljit.cli.console import WIDE, console
 
 MODULE = """
 import khaljit as kj
@@ -63,7 +64,8 @@ def use_cache(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def run(*command: str, expect: int = 0) -> str:
-    done = CliRunner().invoke(app, command, env={"COLUMNS": "200"})
+    console.width = WIDE  # it may have been made in a narrow terminal
+    done = CliRunner().invoke(app, command)
     assert done.exit_code == expect, done.output or done.exception
     return done.stdout
 
