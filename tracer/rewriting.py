@@ -166,6 +166,11 @@ class Rewriter:
         if built is not None:
             self.values[effect] = built
 
+    def forget(self, known: int) -> None:
+        """Forget what was built since there were so many values: the next copy has its own."""
+        while len(self.values) > known:
+            self.values.popitem()
+
     def all(self, values: Iterable[Value]) -> tuple[Value, ...]:
         """The new values for some old ones."""
         return tuple(self.value(value) for value in values)

@@ -185,7 +185,7 @@ class _Strips(Rewriter):
             carried = self.all(body.end.args)
             counted = self._write.add(params[number], turn)
             carried = (*carried[:number], counted, *carried[number + 1 :])
-            self._forget(known)
+            self.forget(known)
         self._free = frozenset()
         self.builder.end(Op.CONTINUE, carried)
         reached = self.builder.loop(initial, self.builder.close(), tuple(types))
@@ -199,11 +199,6 @@ class _Strips(Rewriter):
         self.builder.open()
         self.builder.end(Op.YIELD)
         self.builder.if_(condition, leave, self.builder.close())
-
-    def _forget(self, known: int) -> None:
-        """Forget what was built since there were so many values: the next copy has its own."""
-        while len(self.values) > known:
-            self.values.popitem()
 
     def _stop(self, strip: _Strip) -> Value:
         """What the counter stays below while whole turns are in bounds."""

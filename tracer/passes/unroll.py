@@ -81,17 +81,12 @@ class _Unroll(Rewriter):
             if self.builder.ended:
                 return ()
             carried = self.all(region.end.args)
-            self._forget(known)
+            self.forget(known)
         known = len(self.values)
         self.values.update(zip(region.params, carried, strict=True))
         outcome = self.all(counted.leave.args)
-        self._forget(known)
+        self.forget(known)
         return outcome
-
-    def _forget(self, known: int) -> None:
-        """Forget what was built since there were so many values: the next copy has its own."""
-        while len(self.values) > known:
-            self.values.popitem()
 
 
 def _counted(loop: Value, exits: Exits, index_bits: int) -> _Counted | None:
