@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
+from khaljit.tracer.build import Builder
 from khaljit.tracer.ir import Region, Value, effects
 from khaljit.tracer.ops import Op
 
-__all__ = ["compared", "conditions", "is_plain", "varying", "way_out"]
+__all__ = ["compared", "conditions", "is_plain", "leave_where", "varying", "way_out"]
 
 # What keeps a loop from being unrolled, or makes that useless.
 _HEAVY: Final = frozenset({Op.LOOP, Op.BARRIER, Op.SUBGROUP, Op.BREAK, Op.CONTINUE, Op.RETURN})
@@ -21,6 +23,16 @@ def way_out(branch: Value) -> tuple[Value, tuple[Value, ...]] | None:
     if then.end.op is not Op.BREAK or orelse.end.op is not Op.YIELD:
         return None
     return branch.args[0], then.end.args
+
+
+def leave_where(builder: Builder, condition: Value, values: Iterable[Value]) -> None:
+    """Build a branch that is no more than a way out of a loop."""
+    builder.open()
+    builder.end(Op.BREAK, tuple(values))
+    leave = builder.close()
+    builder.open()
+    builder.end(Op.YIELD)
+    builder.if_(condition, leave, builder.close())
 
 
 def compared(condition: Value, op: Op, opposite: Op) -> tuple[Value | None, Value | None]:

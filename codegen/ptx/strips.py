@@ -26,11 +26,17 @@ order, stays.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import Final, final
 
-from khaljit.codegen.ptx.loops import compared, conditions, is_plain, varying, way_out
+from khaljit.codegen.ptx.loops import (
+    compared,
+    conditions,
+    is_plain,
+    leave_where,
+    varying,
+    way_out,
+)
 from khaljit.codegen.writing import UNSIGNED, Writer
 from khaljit.tracer.build import constant
 from khaljit.tracer.dtypes import DType, Kind
@@ -175,7 +181,7 @@ class _Strips(Rewriter):
         types = [param.type for param in body.params]
         stop = self._stop(strip)
         carried = params = self.builder.open(types)
-        self._leave(self._write.ge(params[strip.number], stop), params)
+        leave_where(self.builder, self._write.ge(params[strip.number], stop), params)
         self._free = strip.free
         inner, number = Region((), body.body[1:], body.end), strip.number
         for turn in range(1, 1 + _TURN):
@@ -191,14 +197,6 @@ class _Strips(Rewriter):
         reached = self.builder.loop(initial, self.builder.close(), tuple(types))
         rest = yield self.region(body)
         return self.builder.loop(reached, rest, self.types(value))
-
-    def _leave(self, condition: Value, values: Iterable[Value]) -> None:
-        self.builder.open()
-        self.builder.end(Op.BREAK, tuple(values))
-        leave = self.builder.close()
-        self.builder.open()
-        self.builder.end(Op.YIELD)
-        self.builder.if_(condition, leave, self.builder.close())
 
     def _stop(self, strip: _Strip) -> Value:
         """What the counter stays below while whole turns are in bounds."""

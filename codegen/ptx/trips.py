@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from khaljit.codegen.ptx.loops import compared, is_plain, varying, way_out
+from khaljit.codegen.ptx.loops import compared, is_plain, leave_where, varying, way_out
 from khaljit.codegen.writing import UNSIGNED, Writer
 from khaljit.tracer.build import constant
 from khaljit.tracer.dtypes import DType, index_reach
@@ -168,12 +168,8 @@ class _Trips(Rewriter):
         zero = builder.const(trips.type, 0)
         count, *params = builder.open((trips.type, *(param.type for param in body.params)))
         self.values.update(zip(body.params, params, strict=True))
-        builder.open()
-        builder.end(Op.BREAK, self.all(body.body[0].regions[0].end.args))
-        leave = builder.close()
-        builder.open()
-        builder.end(Op.YIELD)
-        builder.if_(self._write.ge(count, trips), leave, builder.close())
+        leaving = self.all(body.body[0].regions[0].end.args)
+        leave_where(builder, self._write.ge(count, trips), leaving)
         inner = body.body[1 : len(body.body) - stride.checks]
         yield self.body(Region((), inner, body.end))
         builder.end(Op.CONTINUE, (self._write.add(count, 1), *self.all(body.end.args)))
