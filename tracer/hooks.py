@@ -19,11 +19,12 @@ from khaljit.tracer.arithmetic import select, truth
 from khaljit.tracer.coerce import to_scalar
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import TraceError
-from khaljit.tracer.flow import Block, Chain, For, If, While
+from khaljit.tracer.flow import Chain, If
 from khaljit.tracer.hostvectors import HostVector
 from khaljit.tracer.instances import is_instance
 from khaljit.tracer.intrinsics.storage import constant, guard_contents
 from khaljit.tracer.ir import Note
+from khaljit.tracer.loops import Block, ForEach, ForRange, While
 from khaljit.tracer.memory import Array
 from khaljit.tracer.messages import MAX_SHOWN, joined
 from khaljit.tracer.operators import BINARY, UNARY, in_place, two
@@ -39,6 +40,7 @@ from khaljit.tracer.proxy import (
     is_proxy,
     live,
 )
+from khaljit.tracer.ranges import Range
 from khaljit.tracer.recorder import Attribute, Cell, Item, Recorder, current, user_site
 from khaljit.tracer.rewrite import is_rewritten, rewrite
 from khaljit.tracer.state import UNSET as UNSET
@@ -77,10 +79,12 @@ def while_(names: tuple[str, ...]) -> While:
 
 def for_(
     iterable: object, names: tuple[str, ...], continues: bool = False, counter: str | None = None
-) -> For:
+) -> ForEach | ForRange:
     recorder = _recorder()
     recorder.mark()
-    return For(recorder, iterable, names, continues, counter)
+    if isinstance(iterable, Range):
+        return ForRange(recorder, iterable, names, counter)
+    return ForEach(recorder, iterable, names, continues)
 
 
 def block(names: tuple[str, ...]) -> Block:

@@ -19,12 +19,12 @@ from khaljit.tracer import dtypes
 from khaljit.tracer.arithmetic import binary, power, select
 from khaljit.tracer.coerce import cast
 from khaljit.tracer.dtypes import bool_, f32, i32
-from khaljit.tracer.flow import Range
 from khaljit.tracer.intrinsics import bits, numbers, parts, printing, vectors
 from khaljit.tracer.memory import Array
 from khaljit.tracer.messages import has_values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.proxy import Scalar, fail
+from khaljit.tracer.ranges import Range
 from khaljit.tracer.recorder import current
 
 __all__ = ["ALWAYS", "TABLE"]

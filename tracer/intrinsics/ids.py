@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from khaljit.tracer.flow import Range
 from khaljit.tracer.proxy import Scalar, Vector, fail
+from khaljit.tracer.ranges import Range
 from khaljit.tracer.recorder import Recorder, current
 
 __all__ = [
