@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -56,9 +57,17 @@ def test_nothing_else_stands_at_the_top_level() -> None:
     assert top <= folders | files | {".pre-commit-config.yaml"}
 
 
-def _imports(path: Path) -> set[str]:
+def _imports(path: Path, *, types: bool = True) -> set[str]:
+    """What a module imports; ``types`` says whether what only type checkers see counts."""
     found: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    if not types:
+        tree.body = [
+            node
+            for node in tree.body
+            if not (isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING")
+        ]
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -87,6 +96,33 @@ def test_imports_run_one_way(name: str) -> None:
     for imported in _imports(MODULES[name]):
         if imported.startswith("khaljit"):
             assert _package(imported) in ALLOWED[_package(name)], f"{name} imports {imported}"
+
+
+def _order() -> dict[str, int]:
+    """The place of each module and folder of the tracer in the order that the map gives."""
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    found = re.search(r"Inside the tracer, left before right:\n\n(.*?)\n\n", page, re.DOTALL)
+    assert found is not None
+    steps = " ".join(found[1].split()).split(" - ")
+    return {name: place for place, step in enumerate(steps) for name in step.split(", ")}
+
+
+def _inside_tracer(name: str) -> str:
+    return (*name.split("."), "", "")[2]
+
+
+def test_the_map_lists_the_tracer() -> None:
+    present = {_inside_tracer(name) for name in MODULES if _package(name) == "tracer"}
+    assert set(_order()) == present - {""}
+
+
+@pytest.mark.parametrize("name", sorted(n for n in MODULES if n.startswith("khaljit.tracer.")))
+def test_the_tracer_imports_in_the_order_of_the_map(name: str) -> None:
+    order, own = _order(), _inside_tracer(name)
+    for imported in _imports(MODULES[name], types=False):
+        other = _inside_tracer(imported)
+        if imported.startswith("khaljit.tracer.") and other != own:
+            assert order[other] < order[own], f"{name} imports {imported}"
 
 
 # Only these modules may import these packages.
