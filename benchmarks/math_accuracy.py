@@ -1,6 +1,6 @@
 """Measures the errors of the math functions on a device, and writes the table of ``docs/math.md``.
 
-    python -m benchmarks.math_accuracy measure                      # the CPU; half an hour
+    python -m benchmarks.math_accuracy measure                      # the CPU; 100 minutes of a core
     python -m benchmarks.math_accuracy measure --device cuda        # minutes
     python -m benchmarks.math_accuracy measure --device webgpu --inputs 22
     python -m benchmarks.math_accuracy measure sin cos --types f32 --inputs 24
@@ -9,14 +9,18 @@
 
 f32 functions of one argument see every float unless ``--inputs`` says 2 to which power; the others
 see arguments drawn by their number. f32 is judged on the device itself, by khaljit's own functions
-of f64; those are judged on the host against long double and mpmath, a sample of them. A digest of
+of f64; those are judged when the CPU computes them, by the C library's of long double. A digest of
 all results tells whether two devices agree.
 """
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from functools import reduce
+from operator import add
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -25,7 +29,7 @@ import typer
 
 import khaljit as kj
 from benchmarks import math_kernels as kernels
-from benchmarks.math_reference import errors
+from benchmarks.math_judges import Judge, judge_for
 from khaljit.codegen.math.bounds import bound
 from khaljit.tracer.dtypes import DType, f32, f64
 from khaljit.tracer.ops import MATH, Op
@@ -38,9 +42,7 @@ DTYPES: Final = {"f32": f32, "f64": f64}
 ALL: Final = 32  # inputs of a function of one f32, as a power of two
 DRAWN: Final = 30
 SAMPLE: Final = 14
-SEEN: Final = 26  # of f64, by the host
-HOST_CHUNK: Final = 20
-CHUNK: Final = {"cuda": 26}  # inputs at a time, as a power of two
+CHUNK: Final = {"cuda": 26, "cpu": 18}  # inputs at a time, as a power of two
 CHUNK_ELSEWHERE: Final = 20
 
 app = typer.Typer(help="The errors of the math functions.")
@@ -52,8 +54,8 @@ class Row:
 
     Attributes:
         inputs: how many, as a power of two.
-        worst: the largest error in ulps; of f64 among those inputs that the host looked at, and
-            None where it looked at none.
+        worst: the largest error in ulps; None where nobody judged, which is f64 elsewhere than on
+            the CPU.
         at: the arguments of that.
         wrong: how often NaN, an infinity or the sign of a zero was wrong.
         digest: of all results.
@@ -69,94 +71,79 @@ class Row:
 
 
 class Sweep:
-    """Runs a function over its inputs, chunk by chunk, and keeps what sums it up."""
+    """Runs a function over its inputs, chunk by chunk, and sums up the results.
 
-    def __init__(self, device: Any, op: Op, dtype: DType, chunk: int) -> None:
+    Args:
+        judge: looks at all of them, if there is one.
+    """
+
+    def __init__(
+        self, device: Any, op: Op, dtype: DType, chunk: int, judge: Judge | None = None
+    ) -> None:
         self.device: Final = device
-        self.op: Final = op
-        self.dtype: Final = dtype
         self.chunk: Final = chunk
+        self.dtype: Final = dtype
+        self.judge: Final = judge
+        self.every: Final = dtype is f32 and op not in kernels.TWO
         self.apply: Final = kernels.apply(op)
         self.draw: Final = kernels.draw(dtype)
-        self.judge: Final = kernels.judge(op)
-        # WebGPU's f64 is its driver's, if there is any.
-        self.apart: Final = device.kind == "webgpu"
-        self.judging: Final = kj.device("cpu") if self.apart else device
         self.invocations: Final = max(1, chunk >> 8)
-        self.worst: Any = self._zeros(np.float32, 4)
-        self.sums: Any = self._zeros(np.uint32, 2)
+        self.sums: Final = judging(device).array(np.zeros((self.invocations, 2), np.uint32))
 
-    def _zeros(self, kind: Any, columns: int) -> Any:
-        return self.judging.array(np.zeros((self.invocations, columns), kind))
-
-    def run(self, inputs: int) -> None:
-        """See 2**inputs of them, at least a chunk's."""
-        x, y, out, wrong = (self.device.empty(self.chunk, self.dtype) for _ in range(4))
-        every = self.dtype is f32 and self.op not in kernels.TWO
+    def run(self, inputs: int, first: int = 0, of: int = 1) -> None:
+        """See 2**inputs of them, at least a chunk's; of their chunks first, first + of, ..."""
+        x, y, out = (self.device.empty(self.chunk, self.dtype) for _ in range(3))
         step = (1 << ALL - inputs) | 1 if inputs < ALL else 1
-        for start in range(0, 1 << inputs, self.chunk):
-            if every:
+        for start in range(first * self.chunk, 1 << inputs, of * self.chunk):
+            if self.every:
                 kernels.every[self.chunk](x, start * step & 0xFFFFFFFF, step)
             else:
                 self.draw[self.chunk](x, y, start)
             self.apply[self.chunk](x, y, out)
-            self._sum_up(x, y, out, wrong, start)
+            self._sum_up(x, y, out, start)
 
-    def _sum_up(self, x: Any, y: Any, out: Any, wrong: Any, start: int) -> None:
-        if self.apart:
-            x, y, out = (self.judging.array(one.numpy()) for one in (x, y, out))
-            wrong = self.judging.empty(self.chunk, self.dtype)
+    def _sum_up(self, x: Any, y: Any, out: Any, start: int) -> None:
+        other = judging(self.device)
+        if other is not self.device:
+            x, y, out = (other.array(one.numpy()) for one in (x, y, out))
         kernels.summarise[self.invocations](out, start, self.sums)
-        if self.dtype is f32:
-            self.judge[self.chunk](x, y, out, wrong)
-            kernels.largest[self.invocations](x, y, wrong, self.worst)
-
-    @property
-    def digest(self) -> str:
-        low, high = self.sums.numpy().sum(0, dtype=np.uint32)
-        return f"{low:08x}{high:08x}"
-
-    def found(self) -> tuple[float, list[str], int]:
-        """The worst error, where, and how many results were wrong."""
-        worst = self.worst.numpy()
-        error, *where = worst[worst[:, 0].argmax()].tolist()[:3]
-        return error, self.written(where), int(worst[:, 3].sum())
-
-    def written(self, where: list[float]) -> list[str]:
-        return [float(x).hex() for x in where[: 2 if self.op in kernels.TWO else 1]]
-
-    def seen_by_host(self, power: int) -> tuple[float, list[str], int]:
-        """The same of the first 2**power inputs of f64."""
-        size = 1 << min(power, HOST_CHUNK)
-        x, y, out = (self.device.empty(size, self.dtype) for _ in range(3))
-        most, at, wrong = 0.0, [0.0, 0.0], 0
-        for start in range(0, 1 << power, size):
-            self.draw[size](x, y, start)
-            self.apply[size](x, y, out)
-            args = (x.numpy(), y.numpy()) if self.op in kernels.TWO else (x.numpy(),)
-            off, looked_at, more = errors(self.op, args, out.numpy())
-            wrong += more
-            place = int(off.argmax())
-            if off[place] > most:
-                most, at = float(off[place]), [float(a[place]) for a in looked_at]
-        return most, self.written(at), wrong
+        if self.judge is not None:
+            self.judge.add(x, y, out)
 
 
-def measured(device: Any, op: Op, dtype: DType, inputs: int | None) -> Row:
-    """One function on one device."""
+def judging(device: Any) -> Any:
+    """Where results are judged: WebGPU's f64 is its driver's, if there is any."""
+    return kj.device("cpu") if device.kind == "webgpu" else device
+
+
+def digest(sweeps: list[Sweep]) -> str:
+    """Of all that some sweeps saw."""
+    low, high = sum(sweep.sums.numpy().sum(0, dtype=np.uint32) for sweep in sweeps)
+    return f"{low:08x}{high:08x}"
+
+
+def measured(device: Any, op: Op, dtype: DType, inputs: int | None, workers: int) -> Row:
+    """One function on one device; threads share its inputs."""
     one = dtype is f32 and op not in kernels.TWO
     power = inputs or (ALL if one else DRAWN)
     chunk = 1 << min(power, CHUNK.get(device.kind, CHUNK_ELSEWHERE))
-    with kj.use(device):
-        sweep = Sweep(device, op, dtype, chunk)
-        sweep.run(power)
-        if dtype is f32:
-            worst, at, wrong = sweep.found()
-        elif device.kind == "cpu":
-            worst, at, wrong = sweep.seen_by_host(min(power, SEEN))
-        else:
-            worst, at, wrong = None, [], 0
-        return Row(power, worst, at, wrong, sweep.digest, sample(device, op, dtype))
+    few = sample(device, op, dtype)  # and the kernels are compiled, by one thread
+    judges = [judge_for(judging(device), op, dtype, chunk) for _ in range(workers)]
+    sweeps = [Sweep(device, op, dtype, chunk, judge) for judge in judges]
+
+    def run(first: int) -> None:
+        with kj.use(device):
+            sweeps[first].run(power, first, workers)
+
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(run, range(workers)))
+    row = Row(power, None, [], 0, digest(sweeps), few)
+    verdicts = [judge.verdict for judge in judges if judge is not None]
+    if not verdicts:
+        return row
+    found = reduce(add, verdicts)
+    at = [found.x, found.y][: 2 if op in kernels.TWO else 1]
+    return replace(row, worst=found.worst, at=[x.hex() for x in at], wrong=found.wrong)
 
 
 def sample(device: Any, op: Op, dtype: DType) -> str:
@@ -164,7 +151,7 @@ def sample(device: Any, op: Op, dtype: DType) -> str:
     with kj.use(device):
         sweep = Sweep(device, op, dtype, 1 << SAMPLE)
         sweep.run(SAMPLE)
-        return sweep.digest
+        return digest([sweep])
 
 
 def stored(name: str) -> dict[str, Row]:
@@ -187,16 +174,18 @@ def measure(
     device: Annotated[str, typer.Option(help="which one computes")] = "cpu",
     types: Annotated[str, typer.Option(help="f32, f64 or both")] = "f32,f64",
     inputs: Annotated[int | None, typer.Option(help="of a function, as a power of two")] = None,
+    workers: Annotated[int | None, typer.Option(help="threads; one a processor of the CPU")] = None,
     out: Annotated[Path | None, typer.Option(help="the file to write or to add to")] = None,
 ) -> None:
     """Measure functions, print them and write them to a file."""
     found = kj.device(device)
+    workers = workers or (os.cpu_count() if found.kind == "cpu" else None) or 1
     path = out or RESULTS / f"{found.kind}.json"
     path.parent.mkdir(exist_ok=True)
     known = json.loads(path.read_text())["rows"] if path.exists() else {}
     for dtype in types.split(","):
         for name in names or sorted(op.value for op in MATH):
-            row = measured(found, Op(name), DTYPES[dtype], inputs)
+            row = measured(found, Op(name), DTYPES[dtype], inputs, workers)
             key = f"{name} {dtype}"
             known[key] = asdict(row)
             worst = "" if row.worst is None else f"{row.worst:8.4f}"

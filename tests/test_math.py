@@ -11,7 +11,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, Final
 
-import mpmath
 import numpy as np
 import pytest
 
@@ -24,6 +23,7 @@ from khaljit.tracer.ir import Value
 from khaljit.tracer.numerics import evaluate, from_bits
 from khaljit.tracer.ops import MATH, Op
 from tests.building import pointwise, run_pointwise
+from tests.exact import EXACT, MP
 
 _INF: Final = math.inf
 _NAN: Final = math.nan
@@ -31,42 +31,6 @@ _TWO: Final = frozenset({Op.POW, Op.HYPOT, Op.ATAN2})
 _FUNCTIONS: Final = sorted(MATH, key=lambda op: op.value)
 _DTYPES: Final = (f32, f64)
 _SEED: Final = np.random.SeedSequence().entropy
-
-_MP: Final[Any] = mpmath.mp.clone()
-_MP.prec = 160
-
-# Exact values of finite arguments inside the domain.
-_EXACT: Final[dict[Op, Callable[..., Any]]] = {
-    Op.EXP: _MP.exp,
-    Op.EXP2: lambda x: _MP.mpf(2) ** x,
-    Op.EXP10: lambda x: _MP.mpf(10) ** x,
-    Op.EXPM1: _MP.expm1,
-    Op.LOG: _MP.log,
-    Op.LOG2: lambda x: _MP.log(x) / _MP.log(2),
-    Op.LOG10: lambda x: _MP.log(x) / _MP.log(10),
-    Op.LOG1P: _MP.log1p,
-    Op.POW: lambda x, y: _MP.power(x, y),
-    Op.RSQRT: lambda x: 1 / _MP.sqrt(x),
-    Op.CBRT: lambda x: _MP.sign(x) * _MP.cbrt(abs(x)),
-    Op.HYPOT: _MP.hypot,
-    Op.SIN: _MP.sin,
-    Op.COS: _MP.cos,
-    Op.TAN: _MP.tan,
-    Op.ASIN: _MP.asin,
-    Op.ACOS: _MP.acos,
-    Op.ATAN: _MP.atan,
-    Op.ATAN2: _MP.atan2,
-    Op.SINH: _MP.sinh,
-    Op.COSH: _MP.cosh,
-    Op.TANH: _MP.tanh,
-    Op.ASINH: _MP.asinh,
-    Op.ACOSH: _MP.acosh,
-    Op.ATANH: _MP.atanh,
-    Op.ERF: _MP.erf,
-    Op.ERFC: _MP.erfc,
-    Op.TGAMMA: _MP.gamma,
-    Op.LGAMMA: lambda x: _MP.re(_MP.loggamma(x)),
-}
 
 # Where to sample: uniform intervals for f32; f64 scales the ones marked by its wider exponents.
 _INTERVALS: Final[dict[Op, tuple[tuple[float, float], ...]]] = {
@@ -140,15 +104,15 @@ def _limits(dtype: DType) -> tuple[int, int]:
 def _error(result: float, exact: Any, dtype: DType, scale: Any) -> float:
     """|result - exact| in ulps of ``scale``; an infinite result counts as the next power of 2."""
     precision, least = _limits(dtype)
-    exponent = max(int(_MP.frexp(scale)[1]) - 1, least)
-    top = _MP.ldexp(1, 2 - least)
+    exponent = max(int(MP.frexp(scale)[1]) - 1, least)
+    top = MP.ldexp(1, 2 - least)
     if math.isinf(result):
         result = math.copysign(1, result) * top
-        exact = _MP.sign(exact) * min(abs(exact), top)
+        exact = MP.sign(exact) * min(abs(exact), top)
     elif abs(exact) >= top:
-        exact = _MP.sign(exact) * top
+        exact = MP.sign(exact) * top
         exponent = 1 - least
-    return float(abs(result - exact) / _MP.ldexp(1, exponent - precision + 1))
+    return float(abs(result - exact) / MP.ldexp(1, exponent - precision + 1))
 
 
 def _worst(op: Op, dtype: DType, *inputs: Array) -> tuple[float, tuple[float, ...]]:
@@ -156,13 +120,13 @@ def _worst(op: Op, dtype: DType, *inputs: Array) -> tuple[float, tuple[float, ..
     results = _compute(op, dtype, *inputs)
     worst = (0.0, (0.0,))
     for row, result in zip(zip(*(a.tolist() for a in inputs), strict=True), results, strict=True):
-        exact = _EXACT[op](*(_MP.mpf(x) for x in row))
+        exact = EXACT[op](*(MP.mpf(x) for x in row))
         if exact == 0:
             assert result == 0, (op, row, result)
             continue
         scale = exact
         if op is Op.LGAMMA and row[0] < 0:
-            scale = max(abs(exact), abs(_EXACT[op](-row[0])), 1)
+            scale = max(abs(exact), abs(EXACT[op](-row[0])), 1)
         assert not math.isnan(result), (op, row, exact)
         worst = max(worst, (_error(float(result), exact, dtype, scale), row))
     return worst
@@ -221,7 +185,7 @@ def _pairs(op: Op, dtype: DType, rng: np.random.Generator) -> tuple[Array, Array
     if op is Op.POW:
         x = abs(x)[x != 0]
         reach = 148.0 if dtype is f32 else 1070.0
-        logs = np.array([float(_MP.log(v, 2)) for v in x.tolist()])
+        logs = np.array([float(MP.log(v, 2)) for v in x.tolist()])
         logs[logs == 0] = 1
         y = (rng.uniform(-reach, 0.86 * reach, len(x)) / logs).astype(dtype.numpy)
         return x, y
@@ -247,7 +211,7 @@ def test_arguments_of_every_exponent_are_reduced_exactly(op: Op, dtype: DType) -
     exponents = np.arange(10, 127.9 if dtype is f32 else 1023.9, 0.45 if dtype is f32 else 4.1)
     x = (np.exp2(exponents) * rng.choice([-1, 1], len(exponents))).astype(dtype.numpy)
     # Next to multiples of pi / 2, and the doubles that are closest to one.
-    near = [float(_MP.mpf(int(k)) * _MP.pi / 2) for k in rng.integers(1, 1 << 22, 60)]
+    near = [float(MP.mpf(int(k)) * MP.pi / 2) for k in rng.integers(1, 1 << 22, 60)]
     hard = [6381956970095103.0 * 2.0**797, 5.319372648326541e255] if dtype is f64 else [16367173.0]
     x = np.concatenate([x, np.array(near + hard, dtype.numpy)])
     worst, where = _worst(op, dtype, x)
