@@ -121,6 +121,27 @@ def test_integers_wrap(device: Device) -> None:
     assert apply(abs, kj.i32, i32s(LEAST)).tolist() == [LEAST]
 
 
+@pytest.mark.parametrize("dtype", [kj.i8, kj.i16, kj.i32, kj.i64], ids=str)
+def test_the_magnitude_of_the_least_integer_is_itself_and_negative(
+    dtype: Any, device: Device
+) -> None:
+    least = np.iinfo(dtype.numpy).min
+    x = np.array([least, least + 1, -1, 0, 1], dtype.numpy)
+    assert apply(abs, dtype, x).tolist() == [least, -(least + 1), 1, 0, 1]
+    assert apply(lambda x: kj.i32(abs(x) < 0), kj.i32, x).tolist() == [1, 0, 0, 0, 0]
+    assert apply(lambda x: 0 ** abs(x), dtype, x).tolist() == [0, 0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("extreme", [kj.min, kj.max])
+def test_extremes_of_three_keep_negations(extreme: Any, device: Device) -> None:
+    x, y, z = (
+        np.array(rows, np.int32) for rows in np.random.default_rng().integers(-9, 9, (3, 99))
+    )
+    found = apply(lambda a, b, c: extreme(extreme(a, -b), c), kj.i32, x, y, z)
+    numpy = np.minimum if extreme is kj.min else np.maximum
+    assert found.tolist() == numpy(numpy(x, -y), z).tolist()
+
+
 def test_floor_division_and_modulo_floor(device: Device) -> None:
     x, y = i32s(7, -7, 7, -7), i32s(2, 2, -2, -2)
     assert apply(lambda a, b: a // b, kj.i32, x, y).tolist() == [3, -4, -4, 3]

@@ -102,7 +102,6 @@ _INTEGER: Final = {
     Op.XOR: "xor.{b} {d}, {0}, {1};",
     Op.NOT: "not.{b} {d}, {0};",
 }
-_SIGNED: Final = {Op.NEG: "neg.{t} {d}, {0};", Op.ABS: "abs.{t} {d}, {0};"}
 _UNSIGNED: Final = {Op.NEG: "sub.{t} {d}, 0, {0};", Op.ABS: "mov.{b} {d}, {0};"}
 # The product of 8- or 16-bit integers fits a register.
 _MULHI: Final = {
@@ -197,6 +196,13 @@ COMBINE: Final = {
 }
 
 
+def _signed(dtype: DType) -> dict[Op, str]:
+    """ptxas 13.0 takes what ``abs`` gives for non-negative; the least integer's is not."""
+    sign = max(dtype.bits, 32) - 1
+    flip = f"shr.{{t}} {{x}}, {{0}}, {sign};\nxor.{{b}} {{d}}, {{0}}, {{x}};\n"
+    return {Op.NEG: "neg.{t} {d}, {0};", Op.ABS: f"{flip}sub.{{t}} {{d}}, {{d}}, {{x}};"}
+
+
 def _table() -> dict[tuple[Op, DType], str]:
     table: dict[tuple[Op, DType], str] = {}
 
@@ -206,7 +212,7 @@ def _table() -> dict[tuple[Op, DType], str]:
     for dtype in INTEGERS:
         small = dtype.bits < 32
         add(dtype, _INTEGER)
-        add(dtype, _SIGNED if dtype.is_signed else _UNSIGNED)
+        add(dtype, _signed(dtype) if dtype.is_signed else _UNSIGNED)
         add(dtype, {Op.MULHI: _MULHI[small], Op.REVERSE_BITS: _REVERSE[small]})
     for dtype in (f32, f64):
         add(dtype, _FLOAT)
