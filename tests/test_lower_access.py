@@ -155,6 +155,26 @@ def test_indices_of_every_type_are_checked_exactly(bits: int, strides: tuple[int
             assert (small == outcomes[0][1]).all()
 
 
+@pytest.mark.parametrize("bits", [32, 64])
+def test_memory_of_ids_gets_their_width(bits: int) -> None:
+    def build(b: Builder) -> None:
+        i, out = b.id("global"), b.memory(params[0].memory)
+        pairs = b.memory(Memory(Space.LOCAL, 0, Element.vector(index, 2), (3,)))
+        zero, two = b.const(index, 0), b.const(index, 2)
+        for place, leaf, value in ((zero, 0, two), (two, 0, zero), (two, index.size, i)):
+            b.store(pairs, (place,), value, Access(leaf))
+        found = b.load(pairs, (two,), index, Access(index.size))
+        b.store(out, (i,), b.cast(found, i64), Access())
+
+    params = [array_param(0, i64, 1, 0)]
+    trace = kernel(build, params, index_bits=bits)
+    for one in (trace, lower_access(trace), optimise(trace)):
+        verify(one)
+        out = np.full(5, -1, np.int64)
+        interpret(one, [out], [], (5, 1, 1))
+        assert out.tolist() == [0, 1, 2, 3, 4]
+
+
 def test_index_is_gone_from_lowered_traces() -> None:
     for seed in range(30):
         done = lower_access(random_trace(seed).trace)

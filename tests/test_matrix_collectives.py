@@ -361,6 +361,32 @@ def test_workgroup_votes(rng: Rng, shape: Shape) -> None:
 
 
 @pytest.mark.usefixtures("device")
+def test_collectives_take_ids() -> None:
+    """Their scratch memory holds ``index`` values, which get their width when it does."""
+
+    @kj.jit(workgroup=24)
+    def kernel(out: kj.Array2[kj.i32]) -> None:
+        i: Any = kj.global_id(0)
+        out[i, 0], out[i, 1] = kj.workgroup_min(i), kj.workgroup_max(i)
+        out[i, 2], out[i, 3] = kj.workgroup_add(i), kj.workgroup_exclusive_add(i)
+        out[i, 4], out[i, 5] = kj.workgroup_broadcast(i, 3), kj.uniform(i // 24)
+        out[i, 6] = kj.workgroup_max(kj.vec(2, i.dtype)(0, i)).y
+        out[i, 7] = kj.subgroup_max(i) - kj.subgroup_broadcast_first(i)
+        out[i, 8] = kj.subgroup_size()
+
+    out = np.zeros((72, 9), np.int32)
+    kernel[72](out)
+    size = out[0, 8]
+    for start in range(0, 72, 24):
+        ids, found = np.arange(start, start + 24), out[start : start + 24]
+        same = [start, start + 23, ids.sum(), start + 3, start // 24, start + 23]
+        assert (found[:, [0, 1, 2, 4, 5, 6]] == same).all()
+        assert (found[:, 3] == ids.cumsum() - ids).all()
+        firsts = np.arange(24) // size * size
+        assert (found[:, 7] == np.minimum(firsts + size, 24) - 1 - firsts).all()
+
+
+@pytest.mark.usefixtures("device")
 def test_collectives_of_vectors_go_by_component(rng: Rng) -> None:
     @kj.jit(workgroup=24)
     def both(a: kj.Array1[kj.vec3], out: kj.Array2[kj.vec3], size: kj.Array1[kj.i32]) -> None:

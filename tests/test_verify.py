@@ -30,6 +30,7 @@ array a: i32[?] contiguous aligned same_shape=0 same_view=0
 array p: f32x2[?] contiguous aligned same_shape=0 same_view=1
 scalar n: i32
 shared0: i32[8]
+shared1: index[8]
 table0: i16[2] = 01000200
 {
 """
@@ -92,6 +93,7 @@ _LAWS_AS_TEXT = [
     ("store a[n, n] inner=[1, 2] <- n\nyield", "its steps are whole units of offsets"),
     ("store a at 1:i32 inner=[1, 4] <- n\nyield", "a flat access has one offset"),
     ("store a[n] inner=[1, 4] <- n\nyield", "takes 4 operands"),
+    ("store shared1 at n <- 1:index\nyield", "a flat access has elements of a width"),
     ("%0: i32 = atomic swap relaxed a[n] <- n\nyield", "there is no such atomic"),
     ("%0: i32 = atomic compare_exchange relaxed a[n] <- n\nyield", "takes 4 operands"),
     ("%0: f32 = atomic add relaxed a[n] <- n\nyield", "the leaf is of type i32"),

@@ -25,7 +25,8 @@ Effects
     * Accesses: as many integer indices as the memory has axes and the element fixed arrays, whose
       items are leaves of one type in steps of whole units, or one flat offset of ``i32`` or
       ``i64`` as wide as ``index`` with a bool guard if it says so; a leaf of the element, and
-      values of its type; nothing is written to tables.
+      values of its type, which is not ``index`` any more behind a flat offset; nothing is written
+      to tables.
     * Atomics have the operands of their kind, collectives those of theirs; barriers have a known
       scope; prints and asserts have a note; conditions are bool.
 
@@ -395,6 +396,8 @@ class _Verifier:
         leaves = dict(memory.element.leaves)
         dtype = leaves.get(access.leaf)
         self._law(dtype is not None, value, f"there is no leaf at byte {access.leaf}")
+        sized = not access.flat or dtype is not index
+        self._law(sized, value, "a flat access has elements of a width")
         for item in _items(access):
             same = leaves.get(item) is dtype
             self._law(same, value, f"its item at byte {item} is a leaf of its type")

@@ -18,6 +18,7 @@ Laws:
 * The guard compares each index with its extent without sign, so one comparison covers both ends.
   It does so in the wider of the index's and the trace's width, whatever the index's type, and so
   is exact. An access that is not ``checked`` gets no guard, and one known to be in bounds neither.
+* Memory of the kernel's own that holds ``index`` values has elements of its width.
 * Memories of fixed shape have constant strides, in order of rows; so has the innermost axis of a
   contiguous array. Arrays of one shape share its extents; the same view passed twice is one memory.
 """
@@ -29,7 +30,7 @@ from typing import Final
 
 from khaljit.tracer.build import constant, to_bits, to_number
 from khaljit.tracer.dtypes import DType, bool_, i32, i64, index, u8, u16, u32, u64
-from khaljit.tracer.ir import Access, ArrayParam, Memory, ScalarParam, Space, Trace, Value
+from khaljit.tracer.ir import Access, ArrayParam, Element, Memory, ScalarParam, Space, Trace, Value
 from khaljit.tracer.ops import Op
 from khaljit.tracer.rewriting import Rewriter
 
@@ -92,9 +93,22 @@ class _Lower(Rewriter):
         """The memory itself, or the first array parameter that is the same view."""
         assert isinstance(memory, Memory)
         if memory.space is not Space.ARRAY:
-            return memory
+            return self._sized(memory)
         first = self.trace.arrays[self._param(memory).same_view].memory
         return first if first.element == memory.element else memory
+
+    def _sized(self, memory: Memory) -> Memory:
+        """A memory of the kernel's own, where each ``index`` has its width."""
+        leaves = memory.element.leaves
+        if leaves[0][1] is not index:  # a number or a vector: all of one type
+            return memory
+        return replace(memory, element=Element.vector(self.width, len(leaves)))
+
+    def _leaf(self, memory: Memory, access: Access) -> int:
+        """The byte of an element at which an access is, once each ``index`` has its width."""
+        if dict(memory.element.leaves)[access.leaf] is not index:
+            return access.leaf
+        return access.leaf // index.size * self.width.size
 
     def _extent(self, memory: Memory, axis: object) -> Value:
         assert isinstance(axis, int)
@@ -125,6 +139,7 @@ class _Lower(Rewriter):
         guard = self._guard(memory, indices, value.access)
         access = replace(
             value.access,
+            leaf=self._leaf(memory, value.access),
             checked=False,
             flat=True,
             guarded=guard is not None,
