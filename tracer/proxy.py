@@ -39,6 +39,18 @@ def fail(message: str, mend: str | None = None) -> NoReturn:
     raise TraceError(message, at=user_site(), mend=mend)
 
 
+def _needed_now(message: str, mend: str) -> NoReturn:
+    """Python asks for what is known only when the kernel runs."""
+    site = user_site()
+    if site is not None and not site.excerpt():
+        mend = (
+            f"khaljit cannot read the source of {site.file}, which it needs for `if`, `for`, "
+            "`while` and the like: put the function in a file or a notebook's cell, or choose "
+            "with kj.select(condition, a, b)"
+        )
+    raise TraceError(message, at=site, mend=mend)
+
+
 def is_proxy(value: object) -> bool:
     """Whether a value is known only when the kernel runs."""
     return isinstance(value, Proxy)
@@ -92,27 +104,27 @@ class Proxy:
         number = self._known()
         if number is not None:
             return bool(number)
-        fail(
+        _needed_now(
             "the truth of a run-time value is not known while the kernel is recorded",
-            "branch with `if`, `while`, `and`, `or`, `not` or a conditional expression in a kernel "
-            "whose source khaljit can read; where it cannot, use kj.select(condition, a, b)",
+            "decide with `if`, `while`, `and`, `or`, `not` or a conditional expression in the "
+            "kernel's own code, or choose with kj.select(condition, a, b)",
         )
 
     def __index__(self) -> int:
         number = self._known()
         if number is not None:
             return operator.index(number)
-        fail(
+        _needed_now(
             "a run-time value is used where Python needs an int now",
             "use a Python int or kj.Const[int]; to index run-time data make it an array argument "
             "or kj.constant(...)",
         )
 
     def __int__(self) -> int:
-        fail("int() of a run-time value needs the kernel's source", "write kj.i32(x)")
+        _needed_now("a run-time value is used where Python needs an int now", "write kj.i32(x)")
 
     def __float__(self) -> float:
-        fail(
+        _needed_now(
             "a run-time value is used where Python needs a float now",
             "write kj.f32(x), or use khaljit's function of the same name (kj.sin, kj.sqrt, ...)",
         )

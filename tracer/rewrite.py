@@ -30,6 +30,7 @@ from khaljit.tracer.source import (
     find,
     make_function,
     no_arguments,
+    owner_of,
 )
 
 __all__ = ["Rewritten", "is_rewritten", "rewrite"]
@@ -104,9 +105,9 @@ def rewrite(function: FunctionType) -> Rewritten | None:
     return result
 
 
-def _compile(function: FunctionType, node: FunctionNode, owner: str | None) -> Rewritten:
-    code = function.__code__
-    rewriter = _Rewriter(code.co_filename, owner, node.args)
+def _compile(function: FunctionType, node: FunctionNode, filename: str) -> Rewritten:
+    code = function.__code__.replace(co_filename=filename)
+    rewriter = _Rewriter(filename, owner_of(code), node.args)
     arguments = _stripped(node.args)
     local = {*code.co_varnames, *code.co_cellvars}
     loads = (one for one in ast.walk(node) if isinstance(one, ast.Name))
@@ -122,7 +123,7 @@ def _compile(function: FunctionType, node: FunctionNode, owner: str | None) -> R
     except SyntaxError as error:  # each construct is a loop, and Python nests twenty of them
         raise TraceError(
             f"{function.__qualname__} nests too many branches and loops in each other",
-            at=Site(code.co_filename, error.lineno or code.co_firstlineno),
+            at=Site(filename, error.lineno or code.co_firstlineno),
             mend="move the inner ones to a helper function",
         ) from None
     return Rewritten(compiled, tuple(sorted(names)))

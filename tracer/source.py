@@ -14,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from types import CodeType
 from typing import Any, Final
 
+from khaljit.tracer.unsaved import candidates, keep
+
 __all__ = [
     "FunctionNode",
     "codes",
@@ -22,6 +24,7 @@ __all__ = [
     "find",
     "make_function",
     "no_arguments",
+    "owner_of",
 ]
 
 _PLACEHOLDER: Final = "_kj_function"
@@ -39,21 +42,41 @@ def codes(code: CodeType) -> Iterator[CodeType]:
 FunctionNode = ast.FunctionDef | ast.Lambda
 
 
-def find(code: CodeType) -> tuple[FunctionNode, str | None] | None:
-    """The syntax tree of a code object with its line numbers, and its class for name mangling."""
+def find(code: CodeType) -> tuple[FunctionNode, str] | None:
+    """The syntax tree of a code object with its line numbers, and the file that has the lines."""
     if code.co_filename.startswith("<frozen"):
         return None
     lines = linecache.getlines(code.co_filename)
-    if not lines or code.co_firstlineno > len(lines):
-        return None
-    node = _find_lambda(code, lines) if code.co_name == "<lambda>" else _find_def(code, lines)
+    if not lines:
+        return _find_unsaved(code)
+    node = _find_node(code, lines)
     if node is None:
         return None
     if _changed_since_start(code.co_filename) and not _matches(node, code, _imports(lines)):
         return None
+    return node, code.co_filename
+
+
+def owner_of(code: CodeType) -> str | None:
+    """The class that a function is defined in, for name mangling."""
     path = code.co_qualname.split(".")
-    owner = path[-2] if len(path) > 1 and path[-2] != "<locals>" else None
-    return node, owner
+    return path[-2] if len(path) > 1 and path[-2] != "<locals>" else None
+
+
+def _find_node(code: CodeType, lines: Sequence[str]) -> FunctionNode | None:
+    if code.co_firstlineno > len(lines):
+        return None
+    return _find_lambda(code, lines) if code.co_name == "<lambda>" else _find_def(code, lines)
+
+
+def _find_unsaved(code: CodeType) -> tuple[FunctionNode, str] | None:
+    """The same for source that is in no file: where it compiles to the code, it is kept."""
+    for name, lines in candidates(code):
+        node = _find_node(code, lines)
+        if node is not None and _matches(node, code, _imports(lines)):
+            keep(name, lines)
+            return node, name
+    return None
 
 
 def _find_def(code: CodeType, lines: Sequence[str]) -> FunctionNode | None:
@@ -196,8 +219,18 @@ def compile_inside(
         if isinstance(outer, CodeType):
             for inner in outer.co_consts:
                 if isinstance(inner, CodeType) and inner.co_name in (_PLACEHOLDER, "<lambda>"):
-                    return inner.replace(co_name=code.co_name, co_qualname=code.co_qualname)
+                    named = inner.replace(co_name=code.co_name)
+                    return _within(named, inner.co_qualname, code.co_qualname)
     raise AssertionError("a compiled factory holds its function")
+
+
+def _within(code: CodeType, before: str, after: str) -> CodeType:
+    """A code object, and those in it, with another beginning of their qualified names."""
+    constants = tuple(
+        _within(one, before, after) if isinstance(one, CodeType) else one for one in code.co_consts
+    )
+    name = code.co_qualname.replace(before, after, 1)
+    return code.replace(co_qualname=name, co_consts=constants)
 
 
 def fields(node: ast.AST) -> dict[str, Any]:
