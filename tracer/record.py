@@ -9,6 +9,7 @@ from types import FrameType, FunctionType, TracebackType
 from typing import Any, Final, final
 
 from khaljit.tracer import hooks
+from khaljit.tracer.calls import prepare
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.elements import ElementType, element_of, scalar_names
 from khaljit.tracer.errors import KhaljitError, Site, TraceError, TraceWarning
@@ -140,14 +141,14 @@ def record(
 
     Raises TraceError for what cannot be recorded.
     """
-    recorder = Recorder(workgroup=workgroup, quiet=quiet)
+    recorder = Recorder(hooks, workgroup=workgroup, quiet=quiet)
     params = Parameters(recorder)
     with installed(recorder):
         recorder.builder.open()
         for value in bound:
             recorder.reach(value)
         proxies = [params.make(label, argument) for label, argument in arguments]
-        runnable = hooks.prepare(recorder, function)
+        runnable = prepare(recorder, function)
         recorder.calls.append(function)
         args, keywords = passed(function, arguments, proxies)
         _run(recorder, runnable, (*bound, *args), keywords)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import field
-from types import CellType, FrameType, FunctionType
+from types import CellType, FrameType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
@@ -188,6 +188,7 @@ class Recorder:
     """What a recording knows.
 
     Attributes:
+        hooks: the module that rewritten source calls.
         builder: makes the trace's values and regions.
         calls: the functions being traced, outermost first.
         guards: what was read from outside, by what it is.
@@ -206,6 +207,7 @@ class Recorder:
             given way to, so that its loop must be recorded again.
     """
 
+    hooks: ModuleType
     builder: Builder = field(default_factory=Builder)
     calls: list[FunctionType] = field(default_factory=list)
     guards: dict[tuple[object, ...], Guard] = field(default_factory=dict)

@@ -24,6 +24,7 @@ from khaljit.backends.python.workgroup import Workgroup
 from khaljit.backends.reference import TraceTarget
 from khaljit.cache.artifact import Artifact
 from khaljit.grids import Grid, Indirect
+from khaljit.tracer import hooks
 from khaljit.tracer.errors import ArgumentValueError, KernelError, Site
 from khaljit.tracer.ir import Note, Trace, effects, values
 from khaljit.tracer.ops import Op
@@ -126,7 +127,7 @@ class Stepped(Loaded):
         """One invocation."""
         builder = Invocation(job, group, lane)
         recorder = Stepping(
-            builder=builder, workgroup=job.trace.workgroup, index_bits=job.trace.index_bits
+            hooks, builder=builder, workgroup=job.trace.workgroup, index_bits=job.trace.index_bits
         )
         with installed(recorder), np.errstate(all="ignore"):
             made = Parameters(recorder)

@@ -16,7 +16,7 @@ from types import CellType, FunctionType, ModuleType
 from typing import Any, Final, final
 
 from khaljit.tracer import host
-from khaljit.tracer.hooks import has_proxy, is_library
+from khaljit.tracer.calls import has_proxy, is_library
 from khaljit.tracer.record import Argument, ConstArgument
 
 __all__ = ["with_meanings"]
