@@ -44,11 +44,6 @@ class FloatFormat:
         """The bits of infinity: the exponent all ones."""
         return self.sign - (1 << self.mantissa)
 
-    @property
-    def largest_exponent(self) -> int:
-        """The exponent field of infinity and NaN."""
-        return 2 * self.bias + 1
-
 
 _FORMATS: Final = {f32: FloatFormat(32, 23), f64: FloatFormat(64, 52)}
 

@@ -2,7 +2,7 @@
 
 Nothing about any target stands here. A row serves the builder (arity and typing), the verifier,
 constant folding and the interpreter (through ``khaljit.tracer.numerics``, which holds NumPy's
-meaning of every pure operation under its name), and uniformity (``convergent``).
+meaning of every pure operation under its name).
 
 To add an operation: its member and its row here, its meaning in ``numerics.py``, its spelling in
 each code generator's table (or a rule in the legaliser), and a name for the user.
@@ -124,7 +124,7 @@ class Op(enum.Enum):
     STORE = "store"
     ATOMIC = "atomic"  # attr: ir.AtomicAccess; gives the old value
     BARRIER = "barrier"  # attr: "workgroup", "storage" or "subgroup"
-    SUBGROUP = "subgroup"  # attr: the collective's name; convergent
+    SUBGROUP = "subgroup"  # attr: the collective's name
     PRINT = "print"  # attr: ir.Note with the format; operands are printed
     ASSERT = "assert"  # (condition, *operands), attr: ir.Note with the message
     IF = "if"  # (condition), two regions, attr: dtypes of the results
@@ -157,14 +157,12 @@ class OpInfo:
             states it (casts, loads, leaves).
         commutative: the builder may swap the operands (it puts constants on the right).
         effect: stands in a region and is kept even when nobody reads its value.
-        convergent: must not be moved into or out of control flow, or duplicated.
     """
 
     arity: int | None
     result: Callable[..., DType] | None = None
     commutative: bool = False
     effect: bool = False
-    convergent: bool = False
 
 
 def _same(*types: DType) -> DType:
@@ -307,8 +305,8 @@ OPS: Final[dict[Op, OpInfo]] = {
     Op.LOAD: OpInfo(None, effect=True),
     Op.STORE: OpInfo(None, effect=True),
     Op.ATOMIC: OpInfo(None, effect=True),
-    Op.BARRIER: OpInfo(0, effect=True, convergent=True),
-    Op.SUBGROUP: OpInfo(None, effect=True, convergent=True),
+    Op.BARRIER: OpInfo(0, effect=True),
+    Op.SUBGROUP: OpInfo(None, effect=True),
     Op.PRINT: OpInfo(None, effect=True),
     Op.ASSERT: OpInfo(None, effect=True),
     Op.IF: OpInfo(1, effect=True),
