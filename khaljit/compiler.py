@@ -20,6 +20,7 @@ from khaljit.cache.errors import CacheStoreError
 from khaljit.cache.keys import Key
 from khaljit.cache.store import Found, Store
 from khaljit.codegen.reports import with_reports
+from khaljit.generators import RUNNING
 from khaljit.keying import key_of
 from khaljit.logs import log, wants
 from khaljit.origin import Origin
@@ -176,7 +177,8 @@ def _build(trace: Trace, name: Key, target: Target, origin: Origin | None) -> Co
         log("compile", f"{trace.name} for {target.text} in {milliseconds:.1f} ms")
         if origin is not None:
             artifact = artifact.told(origin.about(target.text))
-        store().put(name, artifact)
+        if not RUNNING.have_changed():
+            store().put(name, artifact)
         return Compiled(trace, name, artifact, False, origin)
 
 

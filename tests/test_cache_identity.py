@@ -15,16 +15,19 @@ from typing import Any
 import pytest
 
 import khaljit as kj
-from khaljit import keying
+from khaljit import compiler
 from khaljit.backends.base import Target
 from khaljit.backends.cpu.target import Cpu
 from khaljit.backends.cuda.target import Cuda
 from khaljit.backends.webgpu.target import WebGpu
 from khaljit.cache.keys import parts_of
+from khaljit.cache.store import Store
 from khaljit.codegen.caps import Caps, webgpu
 from khaljit.codegen.llvm.target import CpuTarget
 from khaljit.codegen.webgpu.lower import Variant
-from khaljit.keying import LEFT_OUT, generators, key_of
+from khaljit.compiler import compile_trace
+from khaljit.generators import FOLDERS, Sources
+from khaljit.keying import LEFT_OUT, key_of
 from khaljit.tracer.errors import Site
 from khaljit.tracer.ir import Options, Trace
 from khaljit.tracer.passes.contract import contract
@@ -354,69 +357,114 @@ def test_an_edit_of_a_helper_in_another_module_changes_the_key(
 def sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Generators to change, and a cache to keep their digest in."""
     folder = tmp_path / "sources"
-    for name in keying.GENERATORS:
+    for name in FOLDERS:
         (folder / name / "inner").mkdir(parents=True)
         (folder / name / "inner" / "module.py").write_text(f"{name} = 1\n")
         (folder / name / "notes.txt").write_text("no source")
-    monkeypatch.setattr(keying, "HERE", str(folder))
     monkeypatch.setenv("KHALJIT_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.delenv("KHALJIT_CACHE", raising=False)
     return folder
 
 
-def digest() -> bytes:
-    return generators.__wrapped__()
+def digest(folder: Path) -> bytes:
+    return Sources(str(folder)).digest
 
 
 def test_every_source_of_the_generators_is_in_their_digest(sources: Path) -> None:
     """taichi-dev/taichi#7594, NVIDIA/warp#1260."""
-    seen = {digest()}
-    for name in keying.GENERATORS:
+    seen = {digest(sources)}
+    for name in FOLDERS:
         path = sources / name / "inner" / "module.py"
         path.write_text(f"{name} = 2\n")  # as long as before
-        seen.add(digest())
+        seen.add(digest(sources))
         path.rename(path.with_name("other.py"))
-        seen.add(digest())
+        seen.add(digest(sources))
         (sources / name / "new.py").write_text("")
-        seen.add(digest())
+        seen.add(digest(sources))
     assert len(seen) == 10
     (sources / "tracer" / "notes.txt").write_text("changed")
-    assert digest() in seen
+    assert digest(sources) in seen
 
 
 def test_line_ends_of_the_sources_mean_nothing(sources: Path) -> None:
     path = sources / "tracer" / "inner" / "module.py"
-    before = digest()
+    before = digest(sources)
     path.write_bytes(path.read_bytes().replace(b"\n", b"\r\n"))
-    assert digest() == before
+    assert digest(sources) == before
+
+
+def test_generators_that_came_without_sources_are_told_apart_too(sources: Path) -> None:
+    """Nuitka/Nuitka#2552."""
+    for path in sources.rglob("*.py"):
+        path.rename(path.with_suffix(".pyc"))
+    before = digest(sources)
+    (sources / "tracer" / "inner" / "module.pyc").write_text("another")
+    assert digest(sources) != before
+    shutil.rmtree(sources / "codegen")
+    frozen = Sources(str(sources))
+    assert frozen.digest == digest(sources) != before
+    assert not frozen.have_changed()
 
 
 def test_the_digest_is_read_where_the_sources_are_as_they_were(
     sources: Path, tmp_path: Path
 ) -> None:
-    first = digest()
+    first = digest(sources)
     (memo,) = (tmp_path / "cache" / "generators").iterdir()
     facts, known = memo.read_text().split()
     assert known.encode() == first
     memo.write_text(f"{facts} {'0' * 32}")
-    assert digest() == b"0" * 32, "kept"
+    assert digest(sources) == b"0" * 32, "kept"
     for junk in ("", "a b c", "x", f"{facts[:-1]} {known}", "\xff"):
         memo.write_bytes(junk.encode("latin-1"))
-        assert digest() == first
+        assert digest(sources) == first
 
 
 def test_the_digest_needs_no_cache(
     sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = digest()
+    first = digest(sources)
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("KHALJIT_CACHE_DIR", str(tmp_path / "file" / "cache"))
-    assert digest() == first
+    assert digest(sources) == first
     monkeypatch.setenv("KHALJIT_CACHE", "0")
-    assert digest() == first
+    assert digest(sources) == first
     monkeypatch.delenv("KHALJIT_CACHE")
     monkeypatch.setenv("KHALJIT_CACHE_DIR", str(tmp_path / "cache"))
     (tmp_path / "cache" / "generators").chmod(0o777)
     (memo,) = (tmp_path / "cache" / "generators").iterdir()
     memo.write_text(f"{memo.read_text().split()[0]} {'0' * 32}")
-    assert digest() == first, "others could have written it"
+    assert digest(sources) == first, "others could have written it"
+
+
+@pytest.mark.parametrize("edit", ["changed", "gone"])
+def test_generators_that_were_edited_since_they_were_loaded_have_a_digest_of_their_own(
+    sources: Path, tmp_path: Path, edit: str
+) -> None:
+    """What runs is neither what stands in the files now nor what stood there."""
+    before, loaded, known = digest(sources), Sources(str(sources)), Sources(str(sources))
+    assert known.digest == before
+    (memo,) = (tmp_path / "cache" / "generators").iterdir()
+    memo.unlink()
+    assert not loaded.have_changed()
+    path = sources / "codegen" / "inner" / "module.py"
+    if edit == "changed":
+        path.write_text("edited\n")
+    else:
+        path.unlink()
+    assert loaded.have_changed()
+    assert loaded.digest not in (before, digest(sources))
+    assert known.digest == before
+
+
+def test_what_edited_generators_compile_is_not_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open(tmp_path / "cache")
+    monkeypatch.setattr(compiler, "store", lambda: store)
+    trace = recorded(scale, "f32[n], f32[n], f32")
+    monkeypatch.setattr(Sources, "have_changed", lambda self: True)
+    assert not compile_trace(trace, HERE).cached
+    monkeypatch.setattr(Sources, "have_changed", lambda self: False)
+    assert not compile_trace(trace, HERE).cached
+    assert compile_trace(trace, HERE).cached

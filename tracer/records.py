@@ -2,10 +2,10 @@
 
 The standard decorator writes the source of six methods and compiles it, for each class and in each
 process; the sixty classes that every process of khaljit imports took half of its start. Here one
-slot class is made, and a method is written when it is first called, which for most classes is
-never. What is taken: ``frozen``, ``eq``, fields with defaults, factories and ``compare=False``,
-``__post_init__``, other such classes as bases; always with slots. `dataclasses.fields` and
-`dataclasses.replace` work on the classes.
+slot class is made. Its methods are general ones, which go through the fields, until they are called
+often: then they are written as the standard library's are. What is taken: ``frozen``, ``eq``,
+fields with defaults, factories and ``compare=False``, ``__post_init__``, other such classes as
+bases; always with slots. `dataclasses.fields` and `dataclasses.replace` work on the classes.
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import MISSING, Field, FrozenInstanceError
 from functools import cache
+from operator import attrgetter
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 __all__ = ["dataclass"]
 
 C = TypeVar("C", bound=type)
+
+OFTEN: Final = 50
+"""Calls of a method that take as long, beyond what a written one takes, as writing it."""
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
@@ -46,11 +50,11 @@ def _made(owner: Any, frozen: bool, eq: bool) -> Any:
     body.setdefault("__repr__", _repr)
     found: list[Any] = []  # the class, once it is made
     if eq:
-        body.setdefault("__eq__", _later(_write_eq, found))
-        body.setdefault("__hash__", _later(_write_hash, found) if frozen else None)
+        body.setdefault("__eq__", _later(_general_eq, _write_eq, found))
+        body.setdefault("__hash__", _later(_general_hash, _write_hash, found) if frozen else None)
     if frozen:
         body |= _FROZEN
-    body.setdefault("__init__", _later(_write_init, found))
+    body.setdefault("__init__", _later(_general_init, _write_init, found))
     made = type(owner)(owner.__name__, owner.__bases__, body)
     made.__qualname__ = owner.__qualname__
     found.append(made)
@@ -69,22 +73,85 @@ def _field(owner: Any, name: str, kind: object) -> Field[Any]:
 _FIELD: Final = dataclasses._FIELD  # type: ignore[attr-defined]  # private there
 
 
-# Methods that are written when they are called first: a stub that puts the real one in its place.
+# Methods that are general at first: a stub that puts a written one in its place.
+
+Method = Callable[..., Any]
 
 
-def _later(write: Callable[[Any], Callable[..., Any]], found: list[Any]) -> Callable[..., Any]:
+def _later(
+    make: Callable[[Any], Method], write: Callable[[Any], Method], found: list[Any]
+) -> Method:
     name = f"__{write.__name__.removeprefix('_write_')}__"
+    general: Method | None = None
+    calls = 0
 
     def stub(self: Any, *args: Any, **named: Any) -> Any:
+        nonlocal general, calls
         (owner,) = found
-        method = write(owner)
-        setattr(owner, name, method)  # by two threads at once: either is right
-        return method(self, *args, **named)
+        calls += 1
+        if calls > OFTEN:
+            setattr(owner, name, write(owner))  # by two threads at once: either is right
+        if general is None:
+            general = make(owner)
+        return general(self, *args, **named)
 
     return stub
 
 
-def _write_init(owner: Any) -> Callable[..., Any]:
+def _general_init(owner: Any) -> Method:
+    fields = tuple(owner.__dataclass_fields__.items())
+    setters = tuple(getattr(owner, name).__set__ for name, _ in fields)
+    finish = getattr(owner, "__post_init__", None)
+
+    def __init__(self: Any, *values: Any, **named: Any) -> None:  # noqa: N807
+        for setter, value in zip(setters, values, strict=False):
+            setter(self, value)
+        given = 0
+        for (name, one), setter in zip(fields[len(values) :], setters[len(values) :], strict=True):
+            if name in named:
+                setter(self, named[name])
+                given += 1
+            elif one.default is not MISSING:
+                setter(self, one.default)
+            elif one.default_factory is not MISSING:
+                setter(self, one.default_factory())
+            else:
+                given = -1
+                break
+        if given != len(named) or len(values) > len(fields):
+            _write_init(owner)(self, *values, **named)  # which refuses them in Python's words
+        if finish is not None:
+            finish(self)
+
+    return __init__
+
+
+def _general_eq(owner: Any) -> Method:
+    values = _getter(owner)
+
+    def __eq__(self: Any, other: object) -> Any:  # noqa: N807
+        if other.__class__ is not self.__class__:
+            return NotImplemented
+        return values(self) == values(other)
+
+    return __eq__
+
+
+def _general_hash(owner: Any) -> Method:
+    values = _getter(owner)
+    return lambda self: hash(values(self))
+
+
+def _getter(owner: Any) -> Callable[[Any], object]:
+    """What gives the values that are compared."""
+    names = [name for name, one in owner.__dataclass_fields__.items() if one.compare]
+    return attrgetter(*names) if names else type
+
+
+# Methods that are written.
+
+
+def _write_init(owner: Any) -> Method:
     fields = owner.__dataclass_fields__
     setters = [getattr(owner, name).__set__ for name in fields]
     defaults = tuple(one.default for one in fields.values() if one.default is not MISSING)
@@ -124,7 +191,7 @@ def _plain(count: int) -> Callable[..., FunctionType]:
     return _compiled("make", setters, [*inner, "return __init__"], {})
 
 
-def _write_eq(owner: Any) -> Callable[..., Any]:
+def _write_eq(owner: Any) -> Method:
     lines = [
         "if other.__class__ is not self.__class__: return NotImplemented",
         f"return {_values(owner, 'self')} == {_values(owner, 'other')}",
@@ -132,7 +199,7 @@ def _write_eq(owner: Any) -> Callable[..., Any]:
     return _compiled("__eq__", ["self", "other"], lines, {})
 
 
-def _write_hash(owner: Any) -> Callable[..., Any]:
+def _write_hash(owner: Any) -> Method:
     return _compiled("__hash__", ["self"], [f"return hash({_values(owner, 'self')})"], {})
 
 
@@ -141,11 +208,9 @@ def _values(owner: Any, token: str) -> str:
     return f"({''.join(f'{token}.{name}, ' for name, one in fields if one.compare)})"
 
 
-def _compiled(
-    name: str, params: list[str], lines: list[str], scope: dict[str, Any]
-) -> Callable[..., Any]:
+def _compiled(name: str, params: list[str], lines: list[str], scope: dict[str, Any]) -> Method:
     exec(f"def {name}({', '.join(params)}):\n " + "\n ".join(lines), scope)
-    method: Callable[..., Any] = scope[name]
+    method: Method = scope[name]
     return method
 
 

@@ -21,7 +21,7 @@ from khaljit.cache.errors import CorruptError, FormatError
 from khaljit.cache.keys import parts_of
 from khaljit.cli.console import AsJson, age, console, print_json, size
 from khaljit.explaining import Explanation, explain
-from khaljit.keying import generators
+from khaljit.generators import generators
 from khaljit.tracer.errors import ArgumentValueError, CacheError
 from khaljit.warming import load_kernel
 

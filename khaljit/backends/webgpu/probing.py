@@ -16,7 +16,7 @@ from khaljit.arguments import Operand
 from khaljit.backends.webgpu.target import WebGpu, artifact_of
 from khaljit.cache.artifact import Artifact
 from khaljit.cache.keys import key
-from khaljit.keying import generators
+from khaljit.generators import generators
 from khaljit.tracer.dtypes import f32
 
 if TYPE_CHECKING:
