@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import mmap
 import random
 import re
 import struct
@@ -350,3 +351,12 @@ def test_loading_needs_no_llvm() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="maps memory otherwise")
+@pytest.mark.parametrize(
+    "name", ["PROT_READ", "PROT_WRITE", "PROT_EXEC", "MAP_PRIVATE", "MAP_ANONYMOUS"]
+)
+def test_constants_of_the_system_are_what_its_headers_say(name: str) -> None:
+    assert getattr(executable, name) == getattr(mmap, name)
+    assert executable.PAGE == mmap.PAGESIZE

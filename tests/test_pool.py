@@ -21,7 +21,8 @@ import pytest
 from khaljit.backends.cpu import pool as pool_module
 from khaljit.backends.cpu.executable import MACHINE
 from khaljit.backends.cpu.loader import Image, load
-from khaljit.backends.cpu.pool import Arena, Pool, Scratch, available_threads, make_pool
+from khaljit.backends.cpu.pool import available_threads, make_pool
+from khaljit.backends.cpu.workers import Arena, Pool, Scratch
 from khaljit.extension import NATIVE
 from khaljit.tracer.errors import ArgumentValueError
 from tests.machine_code import COUNTING, compile_object
@@ -236,7 +237,8 @@ sys.path.insert(0, {tests!r})
 from tests.machine_code import COUNTING, compile_object
 from tests.test_pool import Counts
 from khaljit.backends.cpu.loader import load
-from khaljit.backends.cpu.pool import Pool, make_pool
+from khaljit.backends.cpu.pool import make_pool
+from khaljit.backends.cpu.workers import Pool
 image = load(compile_object(COUNTING))
 pool = {make}(4)
 def launch():
@@ -372,19 +374,19 @@ def write(path: Path, text: str) -> None:
 def test_quotas_of_control_groups_count_and_so_do_those_above(tmp_path: Path) -> None:
     membership, root = tmp_path / "cgroup", tmp_path / "fs"
     granted = pool_module._granted_processors
-    assert granted(membership, root) == float("inf")
+    assert granted(str(membership), str(root)) == float("inf")
     write(membership, "0::/user/job\n")
-    assert granted(membership, root) == float("inf")
+    assert granted(str(membership), str(root)) == float("inf")
     write(root / "user/job/cpu.max", "max 100000\n")
-    assert granted(membership, root) == float("inf")
+    assert granted(str(membership), str(root)) == float("inf")
     write(root / "user/cpu.max", "250000 100000\n")
-    assert granted(membership, root) == 2.5
+    assert granted(str(membership), str(root)) == 2.5
     write(root / "user/job/cpu.max", "150000 100000\n")
-    assert granted(membership, root) == 1.5
+    assert granted(str(membership), str(root)) == 1.5
     write(root / "cpu.max", "50000 100000\n")
-    assert granted(membership, root) == 0.5
+    assert granted(str(membership), str(root)) == 0.5
     write(root / "cpu.max", "not a number\n")
-    assert granted(membership, root) == 1.5
+    assert granted(str(membership), str(root)) == 1.5
 
 
 def test_quotas_of_the_first_version_of_control_groups_count(tmp_path: Path) -> None:
@@ -392,6 +394,6 @@ def test_quotas_of_the_first_version_of_control_groups_count(tmp_path: Path) -> 
     write(membership, "5:memory:/\n4:cpu,cpuacct:/docker/1\n0::/\n")
     write(root / "cpu,cpuacct/docker/1/cpu.cfs_quota_us", "-1\n")
     write(root / "cpu,cpuacct/docker/1/cpu.cfs_period_us", "100000\n")
-    assert pool_module._granted_processors(membership, root) == float("inf")
+    assert pool_module._granted_processors(str(membership), str(root)) == float("inf")
     write(root / "cpu,cpuacct/docker/1/cpu.cfs_quota_us", "300000\n")
-    assert pool_module._granted_processors(membership, root) == 3.0
+    assert pool_module._granted_processors(str(membership), str(root)) == 3.0

@@ -11,12 +11,13 @@ from khaljit.arguments import Operand
 from khaljit.backends.base import Loaded, NativeTarget
 from khaljit.backends.cpu.features import probe
 from khaljit.backends.cpu.loader import Image, load
-from khaljit.backends.cpu.pool import Pool, available_threads, make_pool
+from khaljit.backends.cpu.pool import available_threads, make_pool
 from khaljit.backends.cpu.target import Cpu
 from khaljit.backends.host import HostDevice
 from khaljit.cache.artifact import Artifact
 from khaljit.codegen.layout import SLOT, ParameterBlock
 from khaljit.codegen.llvm.target import CpuTarget
+from khaljit.extension import NATIVE
 from khaljit.grids import Grid, Indirect
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.errors import ArgumentValueError
@@ -108,12 +109,11 @@ class CpuKernel(Loaded):
 
     def native(self) -> NativeTarget | None:
         """The entry point, and when to share the work out."""
-        pool = self._pool
-        if isinstance(pool, Pool):
+        if NATIVE is None:
             return None
         values = (
             self.address,
-            pool,
+            self._pool,
             self,
             self.arena_bytes,
             self._item,

@@ -15,7 +15,6 @@ Not run where it was written: the paths for macOS, for Windows, and for aarch64.
 from __future__ import annotations
 
 import ctypes
-import mmap
 import os
 import platform
 import sys
@@ -27,7 +26,14 @@ from khaljit.tracer.errors import DeviceError
 
 __all__ = ["MACHINE", "Executable", "Region"]
 
-PAGE: Final = mmap.PAGESIZE
+PAGE: Final = os.sysconf("SC_PAGESIZE") if hasattr(os, "sysconf") else 4096
+
+# Of the header sys/mman.h; the module `mmap` has them too, and takes longer to load than all this.
+PROT_READ: Final = 1
+PROT_WRITE: Final = 2
+PROT_EXEC: Final = 4
+MAP_PRIVATE: Final = 2
+MAP_ANONYMOUS: Final = 0x20 if sys.platform == "linux" else 0x1000
 
 DENIED: Final = (
     "allow this process to make memory executable (SELinux: the boolean deny_execmem, systemd: "
@@ -114,8 +120,8 @@ class Posix:
         self._munmap.argtypes = (pointer, size)
 
     def map(self, size: int) -> int:
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-        address = self._mmap(None, size, mmap.PROT_READ | mmap.PROT_WRITE, flags, -1, 0)
+        flags = MAP_PRIVATE | MAP_ANONYMOUS
+        address = self._mmap(None, size, PROT_READ | PROT_WRITE, flags, -1, 0)
         if address is None or address == ctypes.c_void_p(-1).value:
             raise _last_error("mmap")
         return int(address)
@@ -131,7 +137,7 @@ class Posix:
             self._flush(address, address + size)
 
     def _make_executable(self, address: int, size: int) -> None:
-        if self._mprotect(address, size, mmap.PROT_READ | mmap.PROT_EXEC):
+        if self._mprotect(address, size, PROT_READ | PROT_EXEC):
             raise _last_error("mprotect")
 
     def _make_flush(self) -> Flush:
@@ -165,8 +171,8 @@ class AppleSilicon:
         self._invalidate.restype = None
 
     def map(self, size: int) -> int:
-        protection = mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC
-        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | self.MAP_JIT
+        protection = PROT_READ | PROT_WRITE | PROT_EXEC
+        flags = MAP_PRIVATE | MAP_ANONYMOUS | self.MAP_JIT
         address = self._posix._mmap(None, size, protection, flags, -1, 0)
         if address is None or address == ctypes.c_void_p(-1).value:
             raise _last_error("mmap")

@@ -224,16 +224,21 @@ def _brand(cpuid: Cpuid) -> str:
 
 def _detect_x86() -> HostCpu:
     code = Executable(_CPUID.ljust(_XGETBV_AT, b"\xcc") + _XGETBV)
-    pointer, word = ctypes.c_void_p, ctypes.c_uint32
-    ask = ctypes.CFUNCTYPE(None, word, word, pointer)(code.address)
-    state = ctypes.CFUNCTYPE(ctypes.c_uint64)(code.address + _XGETBV_AT)
+    word = ctypes.c_uint32
+    # One type for both, as making one takes longer than all the calls; each ignores what is not its
+    call = ctypes.CFUNCTYPE(ctypes.c_uint64, word, word, ctypes.c_void_p)
+    ask, state = call(code.address), call(code.address + _XGETBV_AT)
+    out = (word * 4)()
 
+    @cache
     def cpuid(leaf: int, subleaf: int) -> Registers:
-        out = (word * 4)()
         ask(leaf, subleaf, ctypes.addressof(out))
         return out[0], out[1], out[2], out[3]
 
-    return _host("x86_64", x86_features(cpuid, lambda: int(state())), _brand(cpuid))
+    def xcr0() -> int:
+        return int(state(0, 0, None))
+
+    return _host("x86_64", x86_features(cpuid, xcr0), _brand(cpuid))
 
 
 # -- AArch64 -----------------------------------------------------------------------------------
