@@ -18,8 +18,8 @@ import numpy as np
 from khaljit import compiler
 from khaljit.backends.cpu.device import WORTH_THREADS, CpuKernel
 from khaljit.backends.cpu.loader import Image, load
-from khaljit.backends.cpu.workers import Arena
 from khaljit.backends.cpu.target import Cpu
+from khaljit.backends.cpu.workers import Arena
 from khaljit.backends.replay import Replay, Slots
 from khaljit.backends.reporting import OwnReport, Reporting
 from khaljit.cache.artifact import Artifact

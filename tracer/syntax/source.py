@@ -12,20 +12,12 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from types import CodeType
-from typing import Any, Final
+from typing import Final
 
-from khaljit.tracer.unsaved import candidates, keep
+from khaljit.tracer.syntax.nodes import Function, assign, constant, do, fields, function, put
+from khaljit.tracer.syntax.unsaved import candidates, keep
 
-__all__ = [
-    "FunctionNode",
-    "codes",
-    "compile_inside",
-    "fields",
-    "find",
-    "make_function",
-    "no_arguments",
-    "owner_of",
-]
+__all__ = ["codes", "compile_inside", "find", "owner_of"]
 
 _PLACEHOLDER: Final = "_kj_function"
 _STARTED: Final = time.time()
@@ -34,15 +26,12 @@ _FUTURE: Final = 0x1FF0000  # the compiler flags of `from __future__` imports
 
 def codes(code: CodeType) -> Iterator[CodeType]:
     yield code
-    for constant in code.co_consts:
-        if isinstance(constant, CodeType):
-            yield from codes(constant)
+    for inner in code.co_consts:
+        if isinstance(inner, CodeType):
+            yield from codes(inner)
 
 
-FunctionNode = ast.FunctionDef | ast.Lambda
-
-
-def find(code: CodeType) -> tuple[FunctionNode, str] | None:
+def find(code: CodeType) -> tuple[Function, str] | None:
     """The syntax tree of a code object with its line numbers, and the file that has the lines."""
     if code.co_filename.startswith("<frozen"):
         return None
@@ -63,13 +52,13 @@ def owner_of(code: CodeType) -> str | None:
     return path[-2] if len(path) > 1 and path[-2] != "<locals>" else None
 
 
-def _find_node(code: CodeType, lines: Sequence[str]) -> FunctionNode | None:
+def _find_node(code: CodeType, lines: Sequence[str]) -> Function | None:
     if code.co_firstlineno > len(lines):
         return None
     return _find_lambda(code, lines) if code.co_name == "<lambda>" else _find_def(code, lines)
 
 
-def _find_unsaved(code: CodeType) -> tuple[FunctionNode, str] | None:
+def _find_unsaved(code: CodeType) -> tuple[Function, str] | None:
     """The same for source that is in no file: where it compiles to the code, it is kept."""
     for name, lines in candidates(code):
         node = _find_node(code, lines)
@@ -79,23 +68,24 @@ def _find_unsaved(code: CodeType) -> tuple[FunctionNode, str] | None:
     return None
 
 
-def _find_def(code: CodeType, lines: Sequence[str]) -> FunctionNode | None:
+def _find_def(code: CodeType, lines: Sequence[str]) -> Function | None:
     """Parse only the lines of the function: parsing a whole module would be slow."""
     first = code.co_firstlineno
     last = max(
         (line for inner in codes(code) for _, line, _, _ in inner.co_positions() if line),
         default=first,
     )
-    for end in range(last, min(len(lines), last + 100) + 1):
-        # A call or string may close on lines that hold no instruction: take more until it parses.
+    end, most = last, min(len(lines), last + 100)
+    while end <= most:
+        end = _end_of_block(lines, first, end)
         tree = _parse_block(lines[first - 1 : end])
         if tree is not None:
-            tree = _parse_block(lines[first - 1 : _end_of_block(lines, first, end)]) or tree
             ast.increment_lineno(tree, first - 1)
             for node in ast.walk(tree):
                 if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
                     return node
             return None
+        end += 1  # a call or string may close on a line that holds no instruction
     return None
 
 
@@ -129,7 +119,7 @@ def _parse_block(lines: Sequence[str]) -> ast.Module | None:
     return tree
 
 
-def _find_lambda(code: CodeType, lines: Sequence[str]) -> FunctionNode | None:
+def _find_lambda(code: CodeType, lines: Sequence[str]) -> Function | None:
     try:
         tree = ast.parse("".join(lines))
     except SyntaxError:
@@ -154,7 +144,7 @@ def _changed_since_start(filename: str) -> bool:
         return False  # no file: a notebook cell or a registered string
 
 
-def _matches(node: FunctionNode, code: CodeType, imports: Sequence[ast.stmt]) -> bool:
+def _matches(node: Function, code: CodeType, imports: Sequence[ast.stmt]) -> bool:
     """Whether source compiles to a given code object."""
     return _same(compile_inside(node, code, code.co_freevars, imports), code)
 
@@ -188,7 +178,7 @@ def _imports(lines: Sequence[str]) -> list[ast.stmt]:
         node = pending.pop()
         if isinstance(node, ast.Import | ast.ImportFrom):
             found.append(node)
-        elif not isinstance(node, FunctionNode | ast.AsyncFunctionDef | ast.ClassDef):
+        elif not isinstance(node, Function | ast.AsyncFunctionDef | ast.ClassDef):
             pending.extend(ast.iter_child_nodes(node))
     return [one for one in found if not (isinstance(one, ast.ImportFrom) and _special(one))]
 
@@ -199,20 +189,20 @@ def _special(node: ast.ImportFrom) -> bool:
 
 
 def compile_inside(
-    node: FunctionNode, code: CodeType, free: Sequence[str], imports: Sequence[ast.stmt] = ()
+    node: Function, code: CodeType, free: Sequence[str], imports: Sequence[ast.stmt] = ()
 ) -> CodeType:
     """Compile a function inside one that has its free variables, in a module with some imports."""
-    body: list[ast.stmt]
+    body: ast.stmt
     if isinstance(node, ast.Lambda):
-        body = [ast.Expr(node)]
+        body = do(node, node)
     else:
         # Under a name that the function cannot mean: its own may be a global to it.
-        bare = ast.FunctionDef(**{**fields(node), "decorator_list": [], "name": _PLACEHOLDER})
-        body = [ast.copy_location(bare, node)]
-    assigned = [ast.Assign([ast.Name(name, ast.Store())], ast.Constant(None)) for name in free]
-    factory = make_function("_factory", no_arguments(), [*assigned, *body])
+        bare = {**fields(node), "decorator_list": [], "name": _PLACEHOLDER}
+        body = put(ast.FunctionDef(**bare), node)
+    known = [assign(name, constant(None, node), node) for name in free]
+    nothing = ast.arguments([], [], None, [], [], None, [])
+    factory = function("_factory", nothing, [*known, body], node)
     module = ast.Module([*imports, factory], [])
-    ast.fix_missing_locations(module)
     flags = code.co_flags & _FUTURE
     compiled = compile(module, code.co_filename, "exec", flags=flags, dont_inherit=True)
     for outer in compiled.co_consts:
@@ -231,18 +221,3 @@ def _within(code: CodeType, before: str, after: str) -> CodeType:
     )
     name = code.co_qualname.replace(before, after, 1)
     return code.replace(co_qualname=name, co_consts=constants)
-
-
-def fields(node: ast.AST) -> dict[str, Any]:
-    return {name: getattr(node, name) for name in node._fields if hasattr(node, name)}
-
-
-def make_function(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:
-    fields: dict[str, Any] = {"name": name, "args": arguments, "body": body, "decorator_list": []}
-    if "type_params" in ast.FunctionDef._fields:  # Python 3.12
-        fields["type_params"] = []
-    return ast.FunctionDef(**fields)
-
-
-def no_arguments() -> ast.arguments:
-    return ast.arguments([], [], None, [], [], None, [])
