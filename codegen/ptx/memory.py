@@ -17,7 +17,7 @@ from khaljit.codegen.ptx.code import WARP, Code
 from khaljit.codegen.ptx.forms import TYPES
 from khaljit.codegen.ptx.pointers import ACCESSES, Carried, Pointer
 from khaljit.tracer.build import constant
-from khaljit.tracer.dtypes import DType, bool_
+from khaljit.tracer.dtypes import DType, bool_, i32, u32
 from khaljit.tracer.ir import Memory, Space, Value, values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.uniformity import Scope, Uniformity, analyse
@@ -126,13 +126,14 @@ def _from_offset(code: Code, memory: Memory, core: Value, operand: str) -> str:
         if core.type.bits == 64:
             operand = w.let("b32", f"cvt.u32.u64 {{d}}, {w.held('b64', operand)};")
         return w.let("b32", f"mad.lo.u32 {{d}}, {operand}, {unit}, {base};")
+    if core.type.bits == 64 and core.op is Op.CAST and core.args[0].type in (i32, u32):
+        core = core.args[0]
+        operand = code.operand(core)
     if core.type.bits == 32:
-        return w.let("b64", f"mad.wide.s32 {{d}}, {operand}, {unit}, {base};")
-    if core.op is Op.CAST and core.args[0].type.bits == 32 and core.args[0].type.is_integer:
-        narrow = core.args[0]
-        sign = "s" if narrow.type.is_signed else "u"
-        operand = code.operand(narrow)
-        return w.let("b64", f"mad.wide.{sign}32 {{d}}, {operand}, {unit}, {base};")
+        # Not mad.wide: ptxas makes two shifts and two additions of that, and one operation of this.
+        sign = "s" if core.type.is_signed else "u"
+        offset = w.let("b64", f"mul.wide.{sign}32 {{d}}, {operand}, {unit};")
+        return w.let("b64", f"add.s64 {{d}}, {offset}, {base};")
     if unit & (unit - 1):
         return w.let("b64", f"mad.lo.s64 {{d}}, {operand}, {unit}, {base};")
     if unit > 1:
