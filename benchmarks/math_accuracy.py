@@ -9,8 +9,8 @@
 
 f32 functions of one argument see every float unless ``--inputs`` says 2 to which power; the others
 see arguments drawn by their number. f32 is judged on the device itself, by khaljit's own functions
-of f64; those are judged when the CPU computes them, by the C library's of long double. A digest of
-all results tells whether two devices agree.
+of f64; those are judged when the CPU computes them, by the C library's of long double, and larger
+errors are searched around the largest. A digest of all results tells whether two devices agree.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ import typer
 import khaljit as kj
 from benchmarks import math_kernels as kernels
 from benchmarks.math_judges import Judge, judge_for
+from benchmarks.math_search import searched
 from khaljit.codegen.math.bounds import bound
 from khaljit.tracer.dtypes import DType, f32, f64
 from khaljit.tracer.ops import MATH, Op
@@ -54,8 +55,8 @@ class Row:
 
     Attributes:
         inputs: how many, as a power of two.
-        worst: the largest error in ulps; None where nobody judged, which is f64 elsewhere than on
-            the CPU.
+        worst: the largest error in ulps, of f64 also of what a search around found; None where
+            nobody judged, which is f64 elsewhere than on the CPU.
         at: the arguments of that.
         wrong: how often NaN, an infinity or the sign of a zero was wrong.
         digest: of all results.
@@ -137,11 +138,13 @@ def measured(device: Any, op: Op, dtype: DType, inputs: int | None, workers: int
 
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(run, range(workers)))
+        seen = [one for judge in judges if judge is not None for one in judge.verdicts]
+        if dtype is f64:
+            seen = searched(device, op, seen, pool.map)
     row = Row(power, None, [], 0, digest(sweeps), few)
-    verdicts = [judge.verdict for judge in judges if judge is not None]
-    if not verdicts:
+    if not seen:
         return row
-    found = reduce(add, verdicts)
+    found = reduce(add, seen)
     at = [found.x, found.y][: 2 if op in kernels.TWO else 1]
     return replace(row, worst=found.worst, at=[x.hex() for x in at], wrong=found.wrong)
 

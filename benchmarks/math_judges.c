@@ -101,7 +101,6 @@ typedef struct {
     int64_t wrong;
 } Verdict;
 
-/* Adds results to what was found before. */
 void judge(Exact *exact, bool is_lgamma, const double *xs, const double *ys, const double *results,
            int64_t count, Verdict *verdict) {
     long double right[BLOCK];

@@ -56,7 +56,8 @@ class Judge(Protocol):
     def add(self, x: Any, y: Any, out: Any) -> None: ...
 
     @property
-    def verdict(self) -> Verdict: ...
+    def verdicts(self) -> list[Verdict]:
+        """Of what was added, in any parts."""
 
 
 def judge_for(device: Any, op: Op, dtype: DType, chunk: int) -> Judge | None:
@@ -81,10 +82,10 @@ class F32Judge:
         kernels.largest[self._invocations](x, y, self._errors, self._worst)
 
     @property
-    def verdict(self) -> Verdict:
+    def verdicts(self) -> list[Verdict]:
         worst = self._worst.numpy()
         error, x, y, _ = worst[worst[:, 0].argmax()].tolist()
-        return Verdict(error, x, y, int(worst[:, 3].sum()))
+        return [Verdict(error, x, y, int(worst[:, 3].sum()))]
 
 
 class F64Judge:
@@ -92,18 +93,20 @@ class F64Judge:
 
     def __init__(self, op: Op) -> None:
         self._op: Final = op
-        self.verdict: Final = Verdict()
+        self.verdicts: Final[list[Verdict]] = []
         c_library()  # once, before threads ask for it
 
     def add(self, x: Any, y: Any, out: Any) -> None:
-        judge_f64(self._op, x.numpy(), y.numpy(), out.numpy(), self.verdict)
+        self.verdicts.append(judge_f64(self._op, x.numpy(), y.numpy(), out.numpy()))
 
 
-def judge_f64(op: Op, x: Array, y: Array, out: Array, verdict: Verdict) -> None:
-    """Add results to a verdict; the arrays are contiguous."""
+def judge_f64(op: Op, x: Array, y: Array, out: Array) -> Verdict:
+    """The worst of results; the arrays are contiguous."""
+    verdict = Verdict()
     arrays, count = map(_pointer, (x, y, out)), ctypes.c_int64(x.size)
     is_lgamma = ctypes.c_bool(op is Op.LGAMMA)
     c_library().judge(_exact(op), is_lgamma, *arrays, count, ctypes.byref(verdict))
+    return verdict
 
 
 def exact(op: Op, x: Array, y: Array) -> Array:

@@ -14,6 +14,7 @@ import khaljit as kj
 from benchmarks import math_accuracy as accuracy
 from benchmarks import math_kernels as kernels
 from benchmarks.math_judges import Verdict, exact, judge_f64
+from benchmarks.math_search import searched
 from khaljit.tracer.dtypes import DType, f64
 from khaljit.tracer.ops import MATH, Op
 from tests.exact import EXACT, MP
@@ -62,9 +63,7 @@ def test_long_double_is_as_good_as_exact(op: Op, arguments: tuple[Array, Array])
 
 
 def _verdict(op: Op, x: float, result: float, y: float = 0.0) -> Verdict:
-    verdict = Verdict()
-    judge_f64(op, np.array([x]), np.array([y]), np.array([result]), verdict)
-    return verdict
+    return judge_f64(op, np.array([x]), np.array([y]), np.array([result]))
 
 
 @pytest.mark.parametrize(
@@ -157,3 +156,12 @@ def test_threads_that_share_the_inputs_find_what_one_finds(
     assert more == one
     assert one.worst is not None
     assert 1.0 < one.worst < 2.0
+
+
+def test_a_search_finds_larger_errors_around_those_that_were_seen() -> None:
+    start = Verdict(0.9, 0.7, 0.0, 2)
+    found = searched(kj.device("cpu"), Op.LOG, [start, Verdict(0.1, 1e300, 0.0, 0)])
+    assert 0.9 < found[0].worst < 1.0
+    assert 0.6 < found[0].x < 0.8
+    assert start in found
+    assert sorted((one.worst for one in found), reverse=True) == [one.worst for one in found]
