@@ -16,7 +16,7 @@ __all__ = ["NATIVE", "NUMBER_TYPES", "Watched"]
 
 _T = TypeVar("_T")
 
-# Types of numbers in the order of `NumberType` in native.h.
+# Types of numbers in the order of `NumberType` in numbers.h.
 NUMBER_TYPES: Final[tuple[type[np.generic], ...]] = (
     np.bool_, np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64,
     np.float16, np.float32, np.float64,
@@ -31,7 +31,8 @@ def _load() -> Any:
         from khaljit import _native
     except ImportError:
         return None
-    _native.know_numpy(np.ndarray, NUMBER_TYPES)
+    _native.know_numpy_array(np.ndarray)
+    _native.know_numbers(NUMBER_TYPES)
     return _native if _reads_arrays(_native) and _reads_numbers(_native) else None
 
 

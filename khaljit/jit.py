@@ -153,7 +153,7 @@ class Kernel(KernelBase):
         self._constants: Final = dict(constants)
         self._owner: Final = owner  # the instance of a method
         self._plans: dict[tuple[Device, Signature], Plan] = {}
-        self._native: Final = NativePlans(settings.workgroup or (1, 1, 1))
+        self._native: Final = NativePlans()
         self._counts: Counter[str] = Counter()
         self._lock = threading.Lock()
         self._parameters: Parameters | None = None

@@ -169,14 +169,9 @@ def _signed(bits: int) -> int:
 
 @final
 class NativePlans:
-    """Those of one kernel.
+    """Those of one kernel."""
 
-    Args:
-        workgroup: invocations of a workgroup.
-    """
-
-    def __init__(self, workgroup: tuple[int, int, int]) -> None:
-        self._workgroup: Final = workgroup
+    def __init__(self) -> None:
         self._known: Final[dict[object, tuple[Plan, Any]]] = {}
         self._seen: Final[dict[object, Plan]] = {}
         self._lock: Final = threading.Lock()
@@ -242,7 +237,6 @@ class NativePlans:
                 is_default=is_default,
                 wide=sample.signature.index_bits == 64,
                 limit=INDEX_LIMIT,
-                workgroup=self._workgroup,
                 kind=target.kind,
                 target=target.values,
             )

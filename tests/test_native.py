@@ -308,6 +308,52 @@ def test_the_same_view_twice_and_views_without_a_common_element(rng: np.random.G
         assert np.allclose(whole[1::2], expected)
 
 
+def test_arrays_that_change_in_place_are_read_again(by_way_of_python: list[Kernel]) -> None:
+    kernel, x, y = saxpy(), ramp(), np.zeros(16, np.float32)
+
+    def refused(match: str) -> None:
+        with pytest.raises(kj.ArgumentError, match=match):
+            kernel[16](x, y, 1.0)
+
+    for _ in range(2):
+        kernel[16](x, y, 1.0)
+    x.shape = 4, 4
+    refused("1 axis")
+    x.shape = 16
+    y.dtype = np.dtype(np.int32)  # type: ignore[misc,assignment]
+    refused("int32|i32")
+    y.dtype = np.dtype(np.float32)  # type: ignore[misc]
+    y.flags.writeable = False
+    refused("read-only")
+    y.flags.writeable = True
+    before = len(by_way_of_python)
+    kernel[16](x, y, 1.0)
+    assert (y == 3 * ramp()).all()
+    x.resize(40, refcheck=False)
+    x[:] = np.arange(40)
+    kernel[16](x, y, 1.0)
+    assert (y == 4 * ramp()).all()
+    assert len(by_way_of_python) <= before + 1  # other shapes, which are another signature
+
+
+def test_arrays_in_turn(by_way_of_python: list[Kernel], rng: np.random.Generator) -> None:
+    """What was read of one array says nothing of the next, whatever came in between."""
+    kernel, one, out = saxpy(), ramp(33), np.zeros(33, np.float32)
+    kernel[33](one, out, 1.0)
+    for _ in range(50):
+        n = int(rng.integers(1, 33))
+        x, y = rng.random(n, np.float32), rng.random(n, np.float32)
+        expected = np.float32(2) * x + y
+        kernel[n](x, y, 2.0)
+        assert np.allclose(y, expected)
+        for args in ((one, one[1:], 1.0), (one[:-1], one[1:], 1.0)):
+            with pytest.raises(kj.ArgumentError, match="overlap"):
+                kernel[16](*args)
+        same = one.copy()
+        kernel[33](one, one, 0.0)
+        assert (one == same).all()
+
+
 def test_many_axes(rng: np.random.Generator) -> None:
     @kj.jit
     def add(x: kj.Array3[kj.i64], y: kj.Array3[kj.i64]) -> None:
@@ -433,6 +479,38 @@ def test_a_changed_global_cell_attribute_or_default_is_noticed(
     offset = 1.0
     assert [found(), found()] == [151.0, 151.0]
     assert len(by_way_of_python) == 4
+
+
+def test_a_changed_slot_is_noticed_and_a_property_in_its_place(
+    by_way_of_python: list[Kernel],
+) -> None:
+    class Settings:
+        __slots__ = ("gain",)
+
+        def __init__(self, gain: float) -> None:
+            self.gain = gain
+
+    settings = Settings(3.0)
+
+    @kj.jit
+    def kernel(y: kj.Array1[kj.f32]) -> None:
+        y[0] = settings.gain
+
+    y = np.zeros(1, np.float32)
+
+    def found() -> float:
+        kernel[1](y)
+        return float(y[0])
+
+    assert [found(), found()] == [3.0, 3.0]
+    settings.gain = 5.0
+    assert [found(), found()] == [5.0, 5.0]
+    assert len(by_way_of_python) == 2
+    settings.gain = float(str(settings.gain))  # equal, and another object
+    assert found() == 5.0
+    assert len(by_way_of_python) == 2
+    Settings.gain = property(lambda self: 7.0)  # type: ignore[assignment,misc]
+    assert [found(), found()] == [7.0, 7.0]
 
 
 def test_other_globals_may_change_at_will(

@@ -1,11 +1,13 @@
 /* The native way of a launch: what its parts know of each other.
  *
- * launch.c  kernels, launches and bound launches, as Python sees and calls them
- * plan.c    checking and packing the arguments of a launch by its plan (plan.h)
- * target.c  running it
- * table.c   making a plan
- * values.c  what is read straight from the structs of NumPy's arrays and numbers, and of khaljit's
- * pool.c    the threads that help with a launch on the CPU
+ * kernel.c   kernels: their plans, and their subscript
+ * launch.c   launches, which are called, and bound.c those with arguments that stay
+ * plan.c     checking and packing the arguments of a launch by its plan (plan.h)
+ * arrays.c, numbers.c, context.c   what is read for that
+ * target.c   running it
+ * pool.c     the threads that help with a launch on the CPU
+ * table.c    making a plan
+ * module.c   the module
  *
  * The law of them all: nothing here decides what a launch means. A plan stands for a launch that
  * the Python path has checked and made ready; whatever differs from that, or is in any doubt, goes
@@ -37,76 +39,87 @@
 /* What a try to launch came to. */
 typedef enum { FAILED = -1, UNKNOWN = 0, DONE = 1 } Outcome;
 
-/* pool.c */
-
-typedef void (*Entry)(void *params, int64_t *next, int64_t total, int64_t chunk, void *arena);
-
-typedef struct {
-    Entry entry;
-    void *params;
-    int64_t total; /* work items */
-    int64_t chunk; /* that a thread takes at a time */
-    size_t arena;  /* bytes of scratch memory for each thread */
-} Work;
-
-typedef struct Pool Pool;
-
-int pool_threads(Pool *pool);
-int pool_run(Pool *pool, const Work *work); /* without the GIL; -1 where memory is short */
-int pool_run_here(const Work *work);        /* in this thread; -1 where memory is short */
-
-/* values.c */
-
-#define MOST_AXES 64
-
-/* An array argument as it was read: a place in memory, and where its slots of the parameter block
- * are: address, extents, strides in units of the element's alignment. */
-typedef struct {
-    int64_t *slots;
-    uintptr_t start, stop; /* what it spans */
-} View;
-
-/* What a plan expects of an array. */
-typedef struct {
-    PyObject *dtype; /* NumPy's descriptor object, or khaljit's dtype */
-    int ndim;
-    int lanes; /* of a vector that is the last axis of a NumPy array; else 0 */
-    int size;  /* bytes of an element */
-    int shift; /* log2 of its alignment */
-    bool contiguous, aligned, written;
-} ArrayRule;
-
-/* Types of numbers, as `khaljit.plans` numbers them. */
-typedef enum { BOOL, I8, U8, I16, U16, I32, U32, I64, U64, F16, F32, F64, NUMBER_TYPES } NumberType;
-
-typedef struct {
-    NumberType type;
-    bool annotated; /* the parameter has this type; else the argument's own type decides */
-} NumberRule;
-
-bool read_numpy_array(const ArrayRule *rule, PyObject *value, View *view, int64_t *extent);
-bool read_device_array(
-    const ArrayRule *rule, PyObject *value, PyObject *device, View *view, int64_t *extent,
-    PyObject **buffer
-);
-bool read_number(const NumberRule *rule, PyObject *value, int64_t *slot);
-bool memory_is_on(PyObject *memory, PyObject *stream, bool written);
-bool same_shape(const View *a, const View *b, int ndim);
+/* context.c */
 
 extern PyObject *current_device; /* the context variable of `kj.use`; NULL while never set */
-bool is_watched(void);           /* something in this context has to see every launch */
-bool values_are_ready(void);
+extern int watched_count;
+bool is_watched(void); /* something in this context has to see every launch; false if the count is 0 */
 
 /* table.c, plan.c */
 
-extern PyTypeObject *plan_type, *pool_type;
-Outcome plan_launch(PyObject *plan, const int64_t *groups, PyObject *const *args, Py_ssize_t count);
+/* The size of a launch. */
+typedef struct {
+    int64_t groups[3];      /* workgroups */
+    int64_t invocations[3];
+    int64_t widest;         /* the most invocations along an axis */
+    double all;             /* invocations */
+} Grid;
+
+extern PyTypeObject *plan_type;
+Outcome plan_launch(PyObject *plan, const Grid *grid, PyObject *const *args, Py_ssize_t count);
+
+/* kernel.c */
+
+/* What a kernel's launches share. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *plans; /* a tuple, the latest first */
+    PyObject *names; /* of the parameters, a tuple; None where keywords are for Python to place */
+    int64_t workgroup[3];
+    PyObject *last;  /* the launch that was made last for one whole number */
+    PyObject *whole; /* that number */
+    int64_t extent;  /* and its value */
+} Kernel;
+
+extern PyTypeObject *kernel_type;
+bool fill_grid(const Kernel *kernel, Grid *grid); /* its groups are there; false if it is too large */
+
+/* launch.c */
+
+#define MOST_ARGUMENTS 64
+
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc call;
+    PyObject *kernel;
+    PyObject *groups; /* as Python has it; NULL while nobody has asked */
+    Grid grid;
+    bool counted; /* else the device reads the grid, or the kernel is not of the kind with plans */
+} Launch;
+
+extern PyTypeObject *launch_type;
+PyObject *make_launch(PyObject *kernel, PyObject *groups, const Grid *grid);
+
+/* Try the kernel's plans. */
+static inline Outcome
+try_plans(const Launch *launch, PyObject *const *args, Py_ssize_t count)
+{
+    Kernel *kernel = (Kernel *)launch->kernel;
+    PyObject *plans;
+    BEGIN_LOCKED(kernel);
+    plans = Py_XNewRef(kernel->plans); /* NULL before `__init__` */
+    END_LOCKED();
+    Outcome outcome = UNKNOWN;
+    const Py_ssize_t known = plans == NULL ? 0 : PyTuple_GET_SIZE(plans);
+    for (Py_ssize_t k = 0; k < known && outcome == UNKNOWN; k++) {
+        outcome = plan_launch(PyTuple_GET_ITEM(plans, k), &launch->grid, args, count);
+    }
+    Py_XDECREF(plans);
+    return outcome;
+}
+
+/* Put keyword arguments where their parameters stand; false in any doubt. */
+bool place_keywords(PyObject *names, PyObject *const *values, PyObject *kwnames, PyObject **args);
 
 /* Each part adds its types and functions to the module. */
-int add_values(PyObject *module);
+int add_arrays(PyObject *module);
+int add_numbers(PyObject *module);
+int add_context(PyObject *module);
 int add_pool(PyObject *module);
 int add_plan(PyObject *module);
+int add_kernel(PyObject *module);
 int add_launch(PyObject *module);
+int add_bound(PyObject *module);
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

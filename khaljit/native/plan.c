@@ -61,6 +61,7 @@ static bool finds_same(const Guard *guard)
         return (found == NULL ? Py_None : found) == guard->seen && !(found == NULL && PyErr_Occurred());
 #endif
     case CELL: found = PyCell_Get(guard->owner); break;
+    case SLOT: return *(PyObject **)((char *)guard->owner + guard->offset) == guard->seen;
     case ATTRIBUTE: found = PyObject_GetAttr(guard->owner, guard->name); break;
     case OTHER: break;
     }
@@ -68,16 +69,8 @@ static bool finds_same(const Guard *guard)
     return found != NULL && found == guard->seen;
 }
 
-static bool holds(Guard *guard)
+static bool ask_python(const Guard *guard)
 {
-    const uint64_t version = guard->kind == ITEM ? version_of(guard->owner) : 0;
-    if (version != 0 && guard->version == version) {
-        return true;
-    }
-    if (finds_same(guard)) {
-        guard->version = version;
-        return true;
-    }
     PyErr_Clear();
     PyObject *answer = PyObject_CallMethod(guard->guard, "holds", NULL);
     const bool good = answer == Py_True;
@@ -86,9 +79,30 @@ static bool holds(Guard *guard)
     return good;
 }
 
+static inline bool holds(Guard *guard)
+{
+    if (guard->kind == ITEM) {
+        const uint64_t version = version_of(guard->owner);
+        if (version != 0 && guard->version == version) {
+            return true;
+        }
+        if (finds_same(guard)) {
+            guard->version = version;
+            return true;
+        }
+    }
+    else if (guard->kind == SLOT && Py_TYPE(guard->owner)->tp_version_tag != guard->version) {
+        return false; /* the class was changed, and reading it may run code now */
+    }
+    else if (finds_same(guard)) {
+        return true;
+    }
+    return ask_python(guard);
+}
+
 static bool is_here(const Plan *plan)
 {
-    if (plan->process != forks || is_watched()) {
+    if (plan->process != forks || (watched_count > 0 && is_watched())) {
         return false;
     }
     if (!plan->anywhere) {
@@ -108,22 +122,14 @@ static bool is_here(const Plan *plan)
     return here;
 }
 
-static bool same_view(const View *a, const View *b, int ndim)
-{
-    return memcmp(a->slots, b->slots, (size_t)(1 + 2 * ndim) * sizeof(int64_t)) == 0;
-}
-
 /* Which arrays have equal shapes: as the signature has it. */
-static bool shapes_agree(const Plan *plan, const View *views)
+static bool shapes_agree(const Plan *plan)
 {
-    for (int b = 1; b < plan->arrays; b++) {
-        const int first = plan->shapes[b];
-        for (int a = first == b ? 0 : first; a <= first && a < b; a++) {
-            const bool same = plan->rules[a]->ndim == plan->rules[b]->ndim &&
-                              same_shape(&views[a], &views[b], plan->rules[a]->ndim);
-            if (plan->shapes[a] == a && same != (first == a)) {
-                return false;
-            }
+    for (const Pair *pair = plan->shapes; pair < plan->shapes + plan->shape_count; pair++) {
+        const Parameter *a = &plan->parameters[pair->a], *b = &plan->parameters[pair->b];
+        const size_t size = (size_t)a->array.ndim * sizeof(int64_t); /* and of b's shape, too */
+        if ((memcmp(a->view.slots + 1, b->view.slots + 1, size) == 0) != pair->same) {
+            return false;
         }
     }
     return true;
@@ -131,17 +137,54 @@ static bool shapes_agree(const Plan *plan, const View *views)
 
 /* That the same views are where the signature has them, and that nothing else that is written
  * overlaps another array. Views that are only read may be one or two. */
-static bool views_agree(const Plan *plan, const View *views)
+static bool views_agree(const Plan *plan)
 {
-    for (int k = 0; k < plan->pair_count; k++) {
-        const Pair pair = plan->pairs[k];
-        const View *a = &views[pair.a], *b = &views[pair.b];
-        if (pair.same ? !same_view(a, b, plan->rules[pair.a]->ndim)
-                      : a->start < b->stop && b->start < a->stop) {
+    for (const Pair *pair = plan->views; pair < plan->views + plan->view_count; pair++) {
+        const View *a = &plan->parameters[pair->a].view, *b = &plan->parameters[pair->b].view;
+        const size_t size = (size_t)(1 + 2 * plan->parameters[pair->a].array.ndim) * sizeof(int64_t);
+        if (pair->same ? memcmp(a->slots, b->slots, size) != 0
+                       : a->start < b->stop && b->start < a->stop) {
             return false;
         }
     }
     return true;
+}
+
+/* Arrays that were read are other ones than before. */
+static bool arrays_agree(Plan *plan)
+{
+    plan->extent = 0;
+    for (int k = 0; k < plan->arrays; k++) {
+        const int64_t extent = plan->parameters[k].view.extent;
+        plan->extent = extent > plan->extent ? extent : plan->extent;
+    }
+    plan->agree = shapes_agree(plan) && views_agree(plan);
+    return plan->agree;
+}
+
+/* Check the arrays, and fill their slots. */
+static inline bool read_arrays(Plan *plan, PyObject *const *args)
+{
+    Parameter *one = plan->parameters;
+    bool changed = !plan->agree;
+    for (const Parameter *end = plan->ends[NUMPY]; one < end; one++) {
+        if (!read_numpy_array(&one->array, args[one->position], &one->view, &changed)) {
+            plan->agree = plan->agree && !changed;
+            return false;
+        }
+    }
+    for (const Parameter *end = plan->ends[DEVICE]; one < end; one++) {
+        PyObject *memory;
+        if (!read_device_array(
+                &one->array, args[one->position], plan->device, &one->view, &changed, &memory
+            ) ||
+            (plan->target.kind == CUDA &&
+             !memory_is_on(memory, plan->target.cuda.stream_object, one->array.written))) {
+            plan->agree = plan->agree && !changed;
+            return false;
+        }
+    }
+    return !changed || arrays_agree(plan);
 }
 
 static bool is_constant(PyObject *value, PyObject *wanted)
@@ -158,80 +201,57 @@ static bool is_constant(PyObject *value, PyObject *wanted)
     return equal == 1;
 }
 
-/* Check the arguments and fill the parameter block. */
-static bool read_arguments(const Plan *plan, PyObject *const *args, int64_t *slots, int64_t *extent)
+/* Check what is no array, and fill its slots. */
+static inline bool read_others(const Plan *plan, PyObject *const *args, int64_t *slots)
 {
-    View views[MOST_PARAMETERS];
-    for (Py_ssize_t k = 0; k < plan->count; k++) {
-        const Parameter *parameter = &plan->parameters[k];
-        int64_t *place = slots + parameter->slot;
-        PyObject *buffer;
-        switch (parameter->kind) {
-        case NUMPY:
-            views[parameter->number].slots = place;
-            if (!read_numpy_array(&parameter->array, args[k], &views[parameter->number], extent)) {
-                return false;
-            }
-            break;
-        case DEVICE:
-            views[parameter->number].slots = place;
-            if (!read_device_array(
-                    &parameter->array, args[k], plan->device, &views[parameter->number], extent,
-                    &buffer
-                ) ||
-                (plan->target.kind == CUDA && !memory_is_on(buffer, plan->target.cuda.stream_object,
-                                                       parameter->array.written))) {
-                return false;
-            }
-            break;
-        case NUMBER:
-            if (!read_number(&parameter->rule, args[k], place)) {
-                return false;
-            }
-            break;
-        case FIXED: *place = parameter->bits; break;
-        case CONSTANT:
-            if (k < plan->passed && !is_constant(args[k], parameter->value)) {
-                return false;
-            }
-            break;
-        }
-    }
-    return shapes_agree(plan, views) && views_agree(plan, views);
-}
-
-/* Invocations along each axis; false where the Python path has to look. */
-static bool count_invocations(const Plan *plan, const int64_t *groups, int64_t extent, int64_t *n)
-{
-    for (int axis = 0; axis < 3; axis++) {
-        if (groups[axis] > plan->most_groups[axis]) {
+    const Parameter *one = plan->ends[DEVICE];
+    for (const Parameter *end = plan->ends[NUMBER]; one < end; one++) {
+        if (!read_number(&one->rule, args[one->position], slots + one->slot)) {
             return false;
         }
-        n[axis] = groups[axis] * plan->workgroup[axis];
-        extent = n[axis] > extent ? n[axis] : extent;
     }
-    return (extent > plan->limit) == plan->wide;
+    for (one = plan->ends[FIXED]; one < plan->ends[CONSTANT]; one++) {
+        if (one->position < plan->passed && !is_constant(args[one->position], one->value)) {
+            return false;
+        }
+    }
+    return true;
 }
 
-Outcome plan_launch(PyObject *object, const int64_t *groups, PyObject *const *args, Py_ssize_t count)
+/* Check the arguments and fill the parameter block. */
+static bool
+read_arguments(Plan *plan, PyObject *const *args, const Grid *grid, int64_t *slots)
 {
-    const Plan *plan = (Plan *)object;
-    int64_t slots[MOST_SLOTS], extent = 0, n[3];
-    if (count != plan->passed || !read_arguments(plan, args, slots, &extent) ||
-        !count_invocations(plan, groups, extent, n) || !is_here(plan)) {
+    bool good;
+    BEGIN_LOCKED(plan);
+    good = read_arrays(plan, args) &&
+           ((plan->extent > grid->widest ? plan->extent : grid->widest) > plan->limit) == plan->wide;
+    if (good) {
+        memcpy(slots, plan->slots, (size_t)plan->groups_slot * sizeof *slots);
+    }
+    END_LOCKED();
+    memcpy(slots + plan->groups_slot, grid->groups, sizeof grid->groups);
+    return good && read_others(plan, args, slots);
+}
+
+Outcome plan_launch(PyObject *object, const Grid *grid, PyObject *const *args, Py_ssize_t count)
+{
+    Plan *plan = (Plan *)object;
+    int64_t slots[MOST_SLOTS];
+    if (count != plan->passed || !read_arguments(plan, args, grid, slots) || !is_here(plan)) {
         return UNKNOWN;
     }
-    for (Py_ssize_t k = 0; k < plan->guard_count; k++) {
-        if (!holds(&plan->guards[k])) {
+    for (Guard *guard = plan->guards; guard < plan->guards + plan->guard_count; guard++) {
+        if (!holds(guard)) {
             return UNKNOWN;
         }
     }
-    if (plan->asks && !read_arguments(plan, args, slots, &extent)) { /* they may be others now */
+    if (plan->asks && !read_arguments(plan, args, grid, slots)) { /* they may be others now */
         return UNKNOWN;
     }
-    if (n[0] == 0 || n[1] == 0 || n[2] == 0) {
+    if (grid->groups[0] == 0 || grid->groups[1] == 0 || grid->groups[2] == 0) {
         return DONE;
     }
-    memcpy(slots + plan->groups_slot, groups, 3 * sizeof *groups);
-    return target_run(&plan->target, &(Checked){plan, args, groups, n, slots});
+    return is_brief(&plan->target, grid) ? run_brief(&plan->target.cpu, grid, slots)
+                                         : target_run(&(Checked){plan, args, grid, slots});
 }

@@ -1,9 +1,11 @@
-/* What a launch plan is made of: the table that table.c makes, plan.c checks by, target.c runs. */
+/* What a launch plan is made of: the table that table.c makes and plan.c checks by. */
 
 #ifndef KHALJIT_PLAN_H
 #define KHALJIT_PLAN_H
 
-#include "native.h"
+#include "arrays.h"
+#include "numbers.h"
+#include "target.h"
 
 #define MOST_PARAMETERS 64
 #define MOST_SLOTS 256
@@ -12,87 +14,50 @@
 #pragma GCC visibility push(hidden)
 #endif
 
-/* A parameter of the kernel, in the order of the call. */
+typedef enum { NUMPY, DEVICE, NUMBER, FIXED, CONSTANT, KINDS } Kind;
+
+/* A parameter of the kernel. */
 typedef struct {
-    enum { NUMPY, DEVICE, NUMBER, FIXED, CONSTANT } kind;
-    int slot;   /* the first of its slots of the parameter block */
-    int number; /* of the array, among arrays */
+    Kind kind;
+    int position; /* of its argument in the call */
+    int slot;     /* the first of its slots of the parameter block */
     ArrayRule array;
+    View view;
     NumberRule rule;
     int64_t bits;    /* FIXED: a number that the call does not pass */
     PyObject *value; /* FIXED: the same; CONSTANT */
 } Parameter;
 
+/* Two arrays that are compared in each launch. */
 typedef struct {
-    int a, b;
-    bool same; /* they are one view */
+    uint8_t a, b;
+    bool same; /* they have one shape, or are one view */
 } Pair;
 
 /* Something read from outside the kernel while recording. */
 typedef struct {
-    enum { ITEM, CELL, ATTRIBUTE, OTHER } kind;
+    enum { ITEM, CELL, SLOT, ATTRIBUTE, OTHER } kind;
     PyObject *owner; /* a dict, a cell, an object; none for OTHER */
     PyObject *name;
     PyObject *seen;
     PyObject *guard;  /* asks in Python, where something else is found */
-    uint64_t version; /* of the dict when it was last asked */
+    uint64_t version; /* of the dict when it was last asked; of the class of a slot's owner */
+    Py_ssize_t offset; /* of a slot */
 } Guard;
 
-/* How the code is called. */
-
-typedef struct {
-    Entry entry;
-    Pool *pool;
-    PyObject *image; /* keeps the code */
-    Py_ssize_t arena;
-    int64_t item[3];
-    double cost;         /* simple operations of an invocation */
-    double worth_threads;
-    int chunks;          /* for each thread */
-    bool brief;          /* no loop in it: short if its cost is small */
-} CpuTarget;
-
-typedef int (*SetContext)(void *context);
-typedef int (*LaunchKernel)(
-    void *function, unsigned x, unsigned y, unsigned z, unsigned block_x, unsigned block_y,
-    unsigned block_z, unsigned shared, void *stream, void **params, void **extra
-);
-
-typedef struct {
-    SetContext enter;
-    LaunchKernel launch;
-    void *context, *function, *stream;
-    PyObject *stream_object;
-    int64_t block[3], item[3];
-    unsigned shared;
-    PyObject *launched;  /* called with the kernel's name: the device remembers it */
-    PyObject *name;
-    PyObject *on_status; /* called with a status that is not success */
-    PyObject *kept;      /* the module and what else must live */
-} CudaTarget;
-
-typedef struct {
-    PyObject *call; /* `Loaded.repeat` */
-} CalledTarget;
-
-typedef struct {
-    enum { CPU, CUDA, CALLED } kind;
-    union {
-        CpuTarget cpu;
-        CudaTarget cuda;
-        CalledTarget called;
-    };
-} Target;
-
-typedef struct {
+typedef struct Plan {
     PyObject_HEAD
     Py_ssize_t count, passed;
-    Parameter *parameters;
+    Parameter *parameters; /* by their kinds: first the arrays, which are all of one kind */
+    Parameter *ends[KINDS]; /* of the parameters of each kind */
     int arrays;
-    const ArrayRule **rules; /* of the arrays */
-    int *shapes, *views;     /* per array the first with an equal shape, the first same view */
-    int pair_count;
-    Pair *pairs; /* of arrays that are one view, or must not overlap */
+    bool agree;     /* what was read of the arrays last: the pairs are as they have to be */
+    int64_t extent; /* and this is the largest of theirs */
+    int64_t *slots; /* the parameter block, without what differs in each launch */
+    Py_ssize_t *sizes; /* for what is read of the arrays */
+    int shape_count, view_count;
+    Pair *shapes; /* of arrays with shapes that are equal or must not be */
+    Pair *views;  /* of arrays that are one view, or must not overlap */
     Py_ssize_t guard_count;
     Guard *guards;
     bool asks; /* a guard runs code that is not ours */
@@ -101,33 +66,15 @@ typedef struct {
     bool is_default; /* the device is the one of a context that says nothing */
     bool wide;       /* `index` has 64 bits */
     int64_t limit;   /* the largest offset and id of an `index` of 32 bits */
-    int64_t workgroup[3];
-    int64_t most_groups[3]; /* an axis, so that counting invocations does not overflow */
     int array_slots; /* of the parameter block; those of numbers follow, then the groups */
     int groups_slot;
     Target target;
     unsigned process; /* how often this process had forked */
 } Plan;
 
-/* A launch that was checked. */
-typedef struct {
-    const Plan *plan;
-    PyObject *const *args;
-    const int64_t *groups;
-    const int64_t *invocations;
-    int64_t *slots;
-} Checked;
-
 /* plan.c */
 
 bool watch_dict(PyObject *dict); /* so that its changes are noticed; false with an error */
-
-/* target.c */
-
-bool target_parse(Target *target, const char *kind, PyObject *from);
-int target_traverse(const Target *target, visitproc visit, void *arg);
-void target_release(Target *target);
-Outcome target_run(const Target *target, const Checked *launch);
 
 extern unsigned forks; /* of this process, so far */
 

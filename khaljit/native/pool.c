@@ -7,10 +7,8 @@
  * futexes, where the system has them.
  */
 
-#include "native.h"
+#include "pool.h"
 
-#define CACHE_LINE 64
-#define ON_STACK 4096 /* bytes of an arena up to which it is on the stack */
 #define GLANCES 4000  /* at workers that are about to be done, before sleeping */
 
 /* One launch in flight. */
@@ -88,36 +86,6 @@ static void wake(Worker *worker)
         worker->woken = true;
         PyThread_release_lock(worker->wake);
     }
-}
-
-/* Entering kernels. */
-
-static void *aligned(void *memory)
-{
-    return (void *)(((uintptr_t)memory + CACHE_LINE - 1) & ~(uintptr_t)(CACHE_LINE - 1));
-}
-
-static int enter(const Work *work, int64_t *next)
-{
-    char near_arena[ON_STACK + CACHE_LINE], *arena = near_arena;
-    if (work->arena > ON_STACK) {
-        arena = PyMem_RawMalloc(work->arena + CACHE_LINE);
-        if (arena == NULL) {
-            return -1;
-        }
-    }
-    work->entry(work->params, next, work->total, work->chunk, aligned(arena));
-    if (arena != near_arena) {
-        PyMem_RawFree(arena);
-    }
-    return 0;
-}
-
-int pool_run_here(const Work *work)
-{
-    int64_t counter[2 * CACHE_LINE / sizeof(int64_t)], *next = aligned(counter);
-    *next = 0;
-    return enter(work, next);
 }
 
 /* What a worker does all its life. */
@@ -205,7 +173,7 @@ static void take_back(Pool *pool, Job *job)
 static int share(Pool *pool, const Work *work, int helpers)
 {
     Team *team = pool->team;
-    int64_t counter[2 * CACHE_LINE / sizeof(int64_t)], *next = aligned(counter);
+    int64_t counter[2 * CACHE_LINE / sizeof(int64_t)], *next = on_line(counter);
     Job job = {.work = work, .next = next};
     *next = 0;
     lock(team);

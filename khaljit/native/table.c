@@ -2,6 +2,8 @@
 
 #include "plan.h"
 
+#include <stdlib.h>
+
 PyTypeObject *plan_type;
 unsigned forks;
 
@@ -34,6 +36,8 @@ static bool parse_parameter(Parameter *parameter, PyObject *from, int *array_slo
         array->contiguous = contiguous;
         array->aligned = aligned;
         array->written = written;
+        array->axes = array->ndim + (array->lanes != 0);
+        array->flags = written ? WRITEABLE : 0;
         parameter->slot = *array_slot;
         *array_slot += 1 + 2 * array->ndim;
         return true;
@@ -66,6 +70,13 @@ static bool parse_parameter(Parameter *parameter, PyObject *from, int *array_slo
     }
 }
 
+static int by_kind(const void *a, const void *b)
+{
+    const Parameter *one = a, *other = b;
+    return one->kind != other->kind ? (int)one->kind - (int)other->kind
+                                    : one->position - other->position;
+}
+
 static bool parse_parameters(Plan *plan, PyObject *from)
 {
     int array_slot = 0, number_slot = 0, arrays = 0;
@@ -80,14 +91,8 @@ static bool parse_parameters(Plan *plan, PyObject *from)
         if (!parse_parameter(parameter, PyTuple_GET_ITEM(from, k), &array_slot, &number_slot)) {
             return false;
         }
-        if (parameter->kind == NUMPY || parameter->kind == DEVICE) {
-            parameter->number = arrays++;
-        }
-    }
-    for (Py_ssize_t k = 0; k < plan->count; k++) { /* numbers stand behind all arrays */
-        if (plan->parameters[k].kind == NUMBER || plan->parameters[k].kind == FIXED) {
-            plan->parameters[k].slot += array_slot;
-        }
+        parameter->position = (int)k;
+        arrays += parameter->kind <= DEVICE;
     }
     plan->arrays = arrays;
     plan->array_slots = array_slot;
@@ -96,49 +101,104 @@ static bool parse_parameters(Plan *plan, PyObject *from)
         PyErr_SetString(PyExc_OverflowError, "too many parameters for a plan");
         return false;
     }
-    return true;
-}
-
-static int *parse_firsts(PyObject *from, Py_ssize_t count)
-{
-    int *firsts = PyMem_Calloc((size_t)count + 1, sizeof(int));
-    if (firsts == NULL) {
-        PyErr_NoMemory();
-        return NULL;
-    }
-    for (Py_ssize_t k = 0; k < count && !PyErr_Occurred(); k++) {
-        PyObject *first = PySequence_GetItem(from, k);
-        firsts[k] = first == NULL ? 0 : (int)PyLong_AsLong(first);
-        Py_XDECREF(first);
-    }
-    return firsts;
-}
-
-/* The pairs of arrays to look at in each launch. */
-static bool make_pairs(Plan *plan)
-{
-    const int n = plan->arrays;
-    plan->rules = PyMem_Calloc((size_t)n + 1, sizeof *plan->rules);
-    plan->pairs = PyMem_Calloc((size_t)n * (size_t)n + 1, sizeof *plan->pairs);
-    if (plan->rules == NULL || plan->pairs == NULL) {
+    plan->slots = PyMem_Calloc((size_t)plan->groups_slot + 1, sizeof *plan->slots);
+    plan->sizes = PyMem_Calloc(2 * (size_t)(array_slot + arrays) + 1, sizeof *plan->sizes);
+    if (plan->slots == NULL || plan->sizes == NULL) {
         PyErr_NoMemory();
         return false;
     }
+    qsort(plan->parameters, (size_t)plan->count, sizeof(Parameter), by_kind);
+    Py_ssize_t *sizes = plan->sizes;
+    for (int kind = 0; kind < KINDS; kind++) {
+        plan->ends[kind] = plan->parameters;
+    }
     for (Py_ssize_t k = 0; k < plan->count; k++) {
-        const Parameter *parameter = &plan->parameters[k];
-        if (parameter->kind == NUMPY || parameter->kind == DEVICE) {
-            plan->rules[parameter->number] = &parameter->array;
+        Parameter *parameter = &plan->parameters[k];
+        for (int kind = (int)parameter->kind; kind < KINDS; kind++) {
+            plan->ends[kind] = parameter + 1;
+        }
+        if (parameter->kind == NUMPY) {
+            parameter->view.sizes = sizes;
+            sizes += 2 * (parameter->array.ndim + 1);
+        }
+        if (parameter->kind == NUMBER || parameter->kind == FIXED) {
+            parameter->slot += array_slot; /* numbers stand behind all arrays */
+        }
+        parameter->view.slots = plan->slots + parameter->slot;
+        if (parameter->kind == FIXED) {
+            plan->slots[parameter->slot] = parameter->bits;
         }
     }
-    for (int b = 0; b < n; b++) {
+    if (plan->ends[NUMPY] != plan->parameters && plan->ends[NUMPY] != plan->ends[DEVICE]) {
+        PyErr_SetString(PyExc_ValueError, "arrays of NumPy's beside a device's");
+        return false;
+    }
+    return true;
+}
+
+/* Per array, the first of those that it is like. */
+static bool parse_firsts(PyObject *from, int count, int *firsts)
+{
+    for (int k = 0; k < count; k++) {
+        PyObject *first = PySequence_GetItem(from, k);
+        firsts[k] = first == NULL ? -1 : (int)PyLong_AsLong(first);
+        Py_XDECREF(first);
+        if (firsts[k] < 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The pairs of arrays to look at in each launch. */
+static bool parse_pairs(Plan *plan, PyObject *shapes_from, PyObject *views_from)
+{
+    const size_t n = (size_t)plan->arrays;
+    int shapes[MOST_PARAMETERS], views[MOST_PARAMETERS];
+    plan->shapes = PyMem_Calloc(n * n + 1, sizeof(Pair));
+    plan->views = PyMem_Calloc(n * n + 1, sizeof(Pair));
+    if (plan->shapes == NULL || plan->views == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    if (!parse_firsts(shapes_from, plan->arrays, shapes) ||
+        !parse_firsts(views_from, plan->arrays, views)) {
+        return false;
+    }
+    for (int b = 0; b < plan->arrays; b++) {
         for (int a = 0; a < b; a++) {
-            const bool same = plan->views[a] == plan->views[b];
-            if (same || plan->rules[a]->written || plan->rules[b]->written) {
-                plan->pairs[plan->pair_count++] = (Pair){a, b, same};
+            const ArrayRule *one = &plan->parameters[a].array, *other = &plan->parameters[b].array;
+            const bool alike = shapes[b] == a, differ = shapes[a] == a && shapes[b] == b;
+            if ((alike || differ) && one->ndim == other->ndim) {
+                plan->shapes[plan->shape_count++] = (Pair){(uint8_t)a, (uint8_t)b, alike};
+            }
+            const bool same = views[a] == views[b];
+            if (same || one->written || other->written) {
+                plan->views[plan->view_count++] = (Pair){(uint8_t)a, (uint8_t)b, same};
             }
         }
     }
     return true;
+}
+
+/* Where an object has a slot of its class, so that reading the attribute runs no code; else 0. */
+static Py_ssize_t slot_of(PyObject *owner, PyObject *name, uint64_t *version)
+{
+    PyTypeObject *type = Py_TYPE(owner);
+    PyObject *found = PyObject_GetAttr((PyObject *)type, name);
+    Py_ssize_t offset = 0;
+    if (found == NULL) {
+        PyErr_Clear();
+        return 0;
+    }
+    *version = type->tp_version_tag; /* which the lookup gave it; it changes with the class */
+    if (Py_TYPE(found) == &PyMemberDescr_Type && type->tp_getattro == PyObject_GenericGetAttr &&
+        PyType_IsSubtype(type, PyDescr_TYPE(found)) && *version != 0 &&
+        ((PyMemberDescrObject *)found)->d_member->type == T_OBJECT_EX) {
+        offset = ((PyMemberDescrObject *)found)->d_member->offset;
+    }
+    Py_DECREF(found);
+    return offset;
 }
 
 static bool parse_guards(Plan *plan, PyObject *from)
@@ -164,6 +224,10 @@ static bool parse_guards(Plan *plan, PyObject *from)
         if (guard->kind == ITEM && !watch_dict(owner)) {
             return false;
         }
+        if (guard->kind == ATTRIBUTE) {
+            guard->offset = slot_of(owner, name, &guard->version);
+            guard->kind = guard->offset > 0 ? SLOT : ATTRIBUTE;
+        }
         plan->asks = plan->asks || guard->kind == ATTRIBUTE || guard->kind == OTHER;
         guard->owner = Py_NewRef(owner);
         guard->name = Py_NewRef(name);
@@ -178,21 +242,21 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {
         "parameters", "passed", "shapes", "views",     "guards", "device", "anywhere",
-        "is_default", "wide",   "limit",  "workgroup", "kind",   "target", NULL,
+        "is_default", "wide",   "limit",  "kind",   "target", NULL,
     };
     PyObject *parameters, *shapes, *views, *guards, *device, *target;
     const char *kind;
     Py_ssize_t passed;
     int anywhere, is_default, wide;
-    long long limit, x, y, z;
-    if (!values_are_ready()) {
+    long long limit;
+    if (!arrays_are_known()) {
         PyErr_SetString(PyExc_RuntimeError, "the arrays are not known");
         return NULL;
     }
     if (!PyArg_ParseTupleAndKeywords(
-            args, kwargs, "O!nO!O!O!OpppL(LLL)sO!", names, &PyTuple_Type, &parameters, &passed,
+            args, kwargs, "O!nO!O!O!OpppLsO!", names, &PyTuple_Type, &parameters, &passed,
             &PyTuple_Type, &shapes, &PyTuple_Type, &views, &PyTuple_Type, &guards, &device,
-            &anywhere, &is_default, &wide, &limit, &x, &y, &z, &kind, &PyTuple_Type, &target
+            &anywhere, &is_default, &wide, &limit, &kind, &PyTuple_Type, &target
         )) {
         return NULL;
     }
@@ -206,15 +270,9 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     plan->is_default = is_default;
     plan->wide = wide;
     plan->limit = limit;
-    plan->workgroup[0] = x, plan->workgroup[1] = y, plan->workgroup[2] = z;
-    for (int axis = 0; axis < 3; axis++) {
-        plan->most_groups[axis] = INT64_MAX / 4 / plan->workgroup[axis];
-    }
     plan->process = forks;
     bool good = parse_parameters(plan, parameters);
-    good = good && (plan->shapes = parse_firsts(shapes, plan->arrays)) != NULL;
-    good = good && (plan->views = parse_firsts(views, plan->arrays)) != NULL && !PyErr_Occurred();
-    good = good && make_pairs(plan) && parse_guards(plan, guards);
+    good = good && parse_pairs(plan, shapes, views) && parse_guards(plan, guards);
     good = good && target_parse(&plan->target, kind, target);
     if (!good || passed > plan->count) {
         if (!PyErr_Occurred()) {
@@ -243,8 +301,8 @@ static int plan_traverse(Plan *plan, visitproc visit, void *arg)
     return target_traverse(&plan->target, visit, arg);
 }
 
-/* A plan never changes, so that a launch in another thread finds it whole: cycles are broken by the
- * kernel, which holds it. */
+/* What a plan refers to never changes, so that a launch in another thread finds it whole: cycles are
+ * broken by the kernel, which holds it. */
 static void plan_dealloc(Plan *plan)
 {
     PyTypeObject *type = Py_TYPE(plan);
@@ -253,6 +311,12 @@ static void plan_dealloc(Plan *plan)
     for (Py_ssize_t k = 0; plan->parameters != NULL && k < plan->count; k++) {
         Py_XDECREF(plan->parameters[k].array.dtype);
         Py_XDECREF(plan->parameters[k].value);
+        if (plan->parameters[k].kind == DEVICE) {
+            View *view = &plan->parameters[k].view;
+            Py_XDECREF(view->held.shape);
+            Py_XDECREF(view->held.strides);
+            Py_XDECREF(view->held.offset);
+        }
     }
     for (Py_ssize_t k = 0; k < plan->guard_count; k++) {
         Py_DECREF(plan->guards[k].owner);
@@ -262,10 +326,10 @@ static void plan_dealloc(Plan *plan)
     }
     target_release(&plan->target);
     PyMem_Free(plan->parameters);
+    PyMem_Free(plan->slots);
+    PyMem_Free(plan->sizes);
     PyMem_Free(plan->shapes);
     PyMem_Free(plan->views);
-    PyMem_Free((void *)plan->rules);
-    PyMem_Free(plan->pairs);
     PyMem_Free(plan->guards);
     type->tp_free(plan);
     Py_DECREF(type);

@@ -4,38 +4,23 @@
 
 #include <string.h>
 
-#define BRIEF 50000.0 /* simple operations for which the GIL is not worth letting go of */
-
-static inline int64_t parts(int64_t whole, int64_t part)
+static Outcome run_cpu(const CpuTarget *cpu, const Grid *grid, int64_t *slots)
 {
-    return whole <= part ? whole > 0 : part == 1 ? whole : (whole + part - 1) / part;
-}
-
-static Outcome run_cpu(const CpuTarget *cpu, const int64_t *n, int64_t *slots)
-{
-    const double operations = cpu->cost * (double)n[0] * (double)n[1] * (double)n[2];
+    const double operations = cpu->cost * grid->all;
     if (operations > 4e18) {
         return UNKNOWN;
     }
-    Work work = {cpu->entry, slots, 1, 1, (size_t)cpu->arena};
-    for (int axis = 0; axis < 3; axis++) {
-        work.total *= parts(n[axis], cpu->item[axis]);
+    const int64_t total = items_of(cpu, grid);
+    Work work = {cpu->entry, slots, total, total, (size_t)cpu->arena};
+    const int threads = pool_threads(cpu->pool);
+    if (operations >= cpu->worth_threads && threads > 1) {
+        work.chunk = total / ((int64_t)threads * cpu->chunks);
+        work.chunk = work.chunk < 1 ? 1 : work.chunk;
     }
-    work.chunk = work.total;
     int failed;
-    if (cpu->brief && operations < BRIEF) {
-        failed = pool_run_here(&work);
-    }
-    else {
-        const int threads = pool_threads(cpu->pool);
-        if (operations >= cpu->worth_threads && threads > 1) {
-            work.chunk = work.total / ((int64_t)threads * cpu->chunks);
-            work.chunk = work.chunk < 1 ? 1 : work.chunk;
-        }
-        Py_BEGIN_ALLOW_THREADS
-        failed = pool_run(cpu->pool, &work);
-        Py_END_ALLOW_THREADS
-    }
+    Py_BEGIN_ALLOW_THREADS
+    failed = pool_run(cpu->pool, &work);
+    Py_END_ALLOW_THREADS
     if (failed) {
         PyErr_NoMemory();
         return FAILED;
@@ -43,11 +28,11 @@ static Outcome run_cpu(const CpuTarget *cpu, const int64_t *n, int64_t *slots)
     return DONE;
 }
 
-static Outcome run_cuda(const CudaTarget *cuda, const int64_t *n, int64_t *slots)
+static Outcome run_cuda(const CudaTarget *cuda, const Grid *grid, int64_t *slots)
 {
     int64_t blocks[3];
     for (int axis = 0; axis < 3; axis++) {
-        blocks[axis] = parts(n[axis], cuda->block[axis] * cuda->item[axis]);
+        blocks[axis] = parts(grid->invocations[axis], cuda->block[axis] * cuda->item[axis]);
         if (blocks[axis] > (axis == 0 ? INT32_MAX : UINT16_MAX)) {
             return UNKNOWN;
         }
@@ -75,27 +60,23 @@ static PyObject *numbers_of(const Checked *launch)
 {
     const Plan *plan = launch->plan;
     PyObject *numbers = PyTuple_New(plan->groups_slot - plan->array_slots);
-    Py_ssize_t at = 0;
-    for (Py_ssize_t k = 0; numbers != NULL && k < plan->count; k++) {
-        const Parameter *parameter = &plan->parameters[k];
-        PyObject *number;
+    const Parameter *parameter = plan->ends[DEVICE];
+    for (; numbers != NULL && parameter < plan->ends[FIXED]; parameter++) {
+        PyObject *number, *given;
         if (parameter->kind == FIXED) {
             number = Py_NewRef(parameter->value);
         }
-        else if (parameter->kind == NUMBER) {
-            PyObject *given = launch->args[k];
+        else {
+            given = launch->args[parameter->position];
             number = parameter->rule.type == BOOL  ? PyBool_FromLong(PyObject_IsTrue(given))
                      : parameter->rule.type >= F16 ? PyNumber_Float(given)
                                                    : PyNumber_Long(given);
-        }
-        else {
-            continue;
         }
         if (number == NULL) {
             Py_CLEAR(numbers);
             break;
         }
-        PyTuple_SET_ITEM(numbers, at++, number);
+        PyTuple_SET_ITEM(numbers, parameter->slot - plan->array_slots, number);
     }
     return numbers;
 }
@@ -103,11 +84,9 @@ static PyObject *numbers_of(const Checked *launch)
 static PyObject *arrays_of(const Checked *launch)
 {
     PyObject *arrays = PyTuple_New(launch->plan->arrays);
-    for (Py_ssize_t k = 0; arrays != NULL && k < launch->plan->count; k++) {
+    for (int k = 0; arrays != NULL && k < launch->plan->arrays; k++) {
         const Parameter *parameter = &launch->plan->parameters[k];
-        if (parameter->kind == NUMPY || parameter->kind == DEVICE) {
-            PyTuple_SET_ITEM(arrays, parameter->number, Py_NewRef(launch->args[k]));
-        }
+        PyTuple_SET_ITEM(arrays, k, Py_NewRef(launch->args[parameter->position]));
     }
     return arrays;
 }
@@ -120,7 +99,7 @@ static Outcome run_called(const CalledTarget *called, const Checked *launch)
     if (key != NULL && arrays != NULL && numbers != NULL) {
         char *bytes = PyBytes_AS_STRING(key);
         memcpy(bytes, launch->slots, slots);
-        memcpy(bytes + slots, launch->groups, 3 * sizeof(int64_t));
+        memcpy(bytes + slots, launch->grid->groups, 3 * sizeof(int64_t));
         PyObject *const args[] = {key, arrays, numbers};
         result = PyObject_Vectorcall(called->call, args, 3, NULL);
     }
@@ -131,11 +110,12 @@ static Outcome run_called(const CalledTarget *called, const Checked *launch)
     return result == NULL ? FAILED : DONE;
 }
 
-Outcome target_run(const Target *target, const Checked *launch)
+Outcome target_run(const Checked *launch)
 {
+    const Target *target = &launch->plan->target;
     switch (target->kind) {
-    case CPU: return run_cpu(&target->cpu, launch->invocations, launch->slots);
-    case CUDA: return run_cuda(&target->cuda, launch->invocations, launch->slots);
+    case CPU: return run_cpu(&target->cpu, launch->grid, launch->slots);
+    case CUDA: return run_cuda(&target->cuda, launch->grid, launch->slots);
     default: return run_called(&target->called, launch);
     }
 }

@@ -60,6 +60,7 @@ class CudaDevice(MemoryDevice):
     """
 
     kind: ClassVar[str] = "cuda"
+    __slots__ = ("dead", "timing")  # what native launches look at first; the rest is in a dict
 
     def __init__(self, number: int = 0) -> None:
         found = driver.count()
