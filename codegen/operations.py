@@ -28,7 +28,7 @@ from khaljit.tracer.ir import (
     Trace,
     Value,
 )
-from khaljit.tracer.ops import OPS, Op, TypingError
+from khaljit.tracer.ops import OPS, Op, accepts
 from khaljit.tracer.verify import COLLECTIVES
 
 __all__ = ["OPERATIONS", "cells", "operand_types", "page"]
@@ -51,15 +51,10 @@ Cells = Mapping[str, str]  # by what is done, a sign per dtype of `ALL`
 
 def operand_types(op: Op, dtype: DType) -> tuple[DType, ...] | None:
     """The operand types of an operation that works in a type; None where there is no such."""
-    arity, rule = OPS[op].arity, OPS[op].result
+    arity = OPS[op].arity
     assert arity is not None
-    assert rule is not None
     for types in ((dtype,) * arity, (bool_, dtype, dtype), (dtype, i32)):
-        if len(types) == arity:
-            try:
-                rule(*types)
-            except TypingError:
-                continue
+        if len(types) == arity and accepts(op, *types):
             return types
     return None
 

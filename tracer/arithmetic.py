@@ -17,7 +17,7 @@ from khaljit.tracer.coerce import cast, fits, like, to_scalar, unify
 from khaljit.tracer.dtypes import DType, bool_, f32, f64, i32
 from khaljit.tracer.hostvectors import is_vector
 from khaljit.tracer.ir import Value
-from khaljit.tracer.ops import MATH, Op
+from khaljit.tracer.ops import MATH, OPS, Op, accepts
 from khaljit.tracer.proxy import Number, Proxy, Scalar, Vector, describe, fail, is_literal, live
 from khaljit.tracer.recorder import Recorder
 
@@ -52,7 +52,9 @@ _SYMBOLS: Final = {
     Op.GE: ">=",
 }
 _BITWISE: Final = (Op.AND, Op.OR, Op.XOR)
-_INTEGER: Final = (Op.SHL, Op.SHR, Op.MULHI)
+_NO_FLOATS: Final = frozenset(
+    op for op, info in OPS.items() if info.arity == 2 and info.result and not accepts(op, f32, f32)
+)
 
 
 def _spread(function: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
@@ -82,7 +84,7 @@ def binary(op: Op, a: object, b: object) -> Any:
         left, right = recorder.builder.cast(left, dtype), recorder.builder.cast(right, dtype)
     if dtype is bool_ and op not in _BITWISE:
         fail(f"{what} of two bools", "cast to a number: kj.i32(flag)")
-    if dtype.is_float and (op in _BITWISE or op in _INTEGER):
+    if dtype.is_float and op in _NO_FLOATS:
         fail(f"{what} of {dtype.name}: floats have no bitwise operations", "cast: kj.i32(...)")
     return _wrap(recorder, recorder.builder.pure(op, (left, right)), a, b)
 

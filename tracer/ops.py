@@ -4,8 +4,7 @@ Nothing about any target stands here. A row serves the builder (arity and typing
 constant folding and the interpreter (through ``khaljit.tracer.numerics``, which holds NumPy's
 meaning of every pure operation under its name).
 
-To add an operation: its member and its row here, its meaning in ``numerics.py``, its spelling in
-each code generator's table (or a rule in the legaliser), and a name for the user.
+To add one: see "Adding things" in docs/architecture.md.
 
 Two kinds of operation, told apart by ``effect``:
 
@@ -23,7 +22,7 @@ from typing import Final
 from khaljit.tracer.dtypes import DType, Kind, bool_, i32, index
 from khaljit.tracer.records import dataclass
 
-__all__ = ["COMPARISONS", "ENDS", "MATH", "OPS", "Op", "OpInfo", "TypingError"]
+__all__ = ["COMPARISONS", "ENDS", "MATH", "OPS", "Op", "OpInfo", "TypingError", "accepts"]
 
 
 class Op(enum.Enum):
@@ -316,6 +315,22 @@ OPS: Final[dict[Op, OpInfo]] = {
     Op.CONTINUE: _END,
     Op.RETURN: _END,
 }
+
+
+def accepts(op: Op, *types: DType) -> bool:
+    """Whether an operation with a typing rule takes operands of some types.
+
+    >>> accepts(Op.SHL, i32, i32), accepts(Op.SHL, i32, index), accepts(Op.NOT, bool_)
+    (True, False, True)
+    """
+    arity, rule = OPS[op].arity, OPS[op].result
+    assert rule is not None
+    try:
+        rule(*types)
+    except TypingError:
+        return False
+    return len(types) == arity
+
 
 COMPARISONS: Final = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE})
 ENDS: Final = frozenset({Op.YIELD, Op.BREAK, Op.CONTINUE, Op.RETURN})
