@@ -10,11 +10,13 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, final
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar, final
 
 import numpy as np
 
 from khaljit.annotations import array_of
+from khaljit.stored import stored
 from khaljit.tracer.elements import ElementType, element_of, host_dtype, inner_strides, tail
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
 
@@ -131,6 +133,16 @@ class Array(_OfElements[_E]):
             raise ArgumentTypeError("an array without axes has no length", mend="use array.size")
         return self.shape[0]
 
+    def __iter__(self) -> Iterator[Array[Any]]:
+        """Views along the first axis."""
+        return (self[k] for k in range(len(self)))
+
+    def __reduce__(self) -> NoReturn:
+        raise ArgumentTypeError(
+            f"{self!r} belongs to its device, and is neither pickled nor copied like this",
+            mend="copy it with device.array(a); send a.numpy() to another process",
+        )
+
     def __setitem__(self, key: Any, values: Any) -> None:
         """Write to part of the array; a single value fills it."""
         part = self[key]
@@ -144,22 +156,34 @@ class Array(_OfElements[_E]):
         ):
             self.device.copy(values, part)
             return
-        part.write(np.broadcast_to(np.asarray(values, host_dtype(self.dtype)), host_shape(part)))
+        host = np.asarray(stored(values, self.dtype), host_dtype(self.dtype))
+        try:
+            host = np.broadcast_to(host, host_shape(part))
+        except ValueError:
+            raise ArgumentValueError(
+                f"values of shape {host.shape} are assigned to a part of shape {host_shape(part)}",
+                mend="give them that shape; they are repeated along axes that they lack",
+            ) from None
+        part.write(host)
 
     def __getitem__(self, key: Any) -> Any:
-        """A view of part of the array: ints, slices, ``...`` and None, as NumPy has them."""
-        template = _template(self)
-        try:
-            view = template[key]
-        except IndexError as error:
-            raise ArgumentValueError(
-                f"{self!r} is indexed with {key!r}: {error}", mend=f"its shape is {self.shape}"
-            ) from None
-        if not isinstance(view, np.ndarray) or view.base is None:
+        """A view of part of the array: ints, slices, ``...`` and None, as NumPy has them.
+
+        With an int for every axis it is a view without axes, of one element.
+        """
+        parts = key if isinstance(key, tuple) else (key,)
+        if not all(map(_is_part, parts)):
             raise ArgumentTypeError(
                 f"{self!r} is indexed with {key!r}",
                 mend="views are made with ints and slices; use array.numpy()[...] for the rest",
             )
+        template = _template(self)
+        try:
+            view = template[parts if Ellipsis in parts else (*parts, ...)]
+        except IndexError as error:
+            raise ArgumentValueError(
+                f"{self!r} is indexed with {key!r}: {error}", mend=f"its shape is {self.shape}"
+            ) from None
         moved = view.ctypes.data - template.ctypes.data
         return self.seen_as(self.dtype, view.shape, view.strides, moved)
 
@@ -249,6 +273,27 @@ class Array(_OfElements[_E]):
         shape = (*self.shape[:-1], self.shape[-1] * size // other.itemsize)
         return self.seen_as(dtype, shape, steps(dtype, shape))
 
+    def reshape(self, *shape: int | tuple[int, ...]) -> Array[Any]:
+        """The same elements in another shape, without a copy; one extent may be -1.
+
+        Raises:
+            ArgumentValueError: the shape has another number of elements, or they do not lie one
+                behind the other.
+        """
+        extents = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+        try:
+            found = np.broadcast_to(np.uint8(0), self.shape).reshape(extents).shape
+        except (TypeError, ValueError):
+            raise ArgumentValueError(
+                f"{self!r} has no shape {extents}", mend=f"it has {self.size} elements"
+            ) from None
+        if not self.is_contiguous:
+            raise ArgumentValueError(
+                f"the elements of {self!r} do not lie one behind the other",
+                mend="copy them first: device.array(a).reshape(...)",
+            )
+        return self.seen_as(self.dtype, found, steps(self.dtype, found))
+
     def seen_as(
         self, dtype: Any, shape: tuple[int, ...], strides: tuple[int, ...], moved: int = 0
     ) -> Array[Any]:
@@ -264,6 +309,12 @@ class Array(_OfElements[_E]):
     def fill(self, value: Any) -> None:
         """Set every element to one value."""
         self.device.fill(self, value)
+
+
+def _is_part(part: object) -> bool:
+    """Whether an index makes a view."""
+    is_int = isinstance(part, int | np.integer) and not isinstance(part, bool)
+    return is_int or part is None or part is ... or isinstance(part, slice)
 
 
 def contiguous(

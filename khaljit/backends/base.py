@@ -23,7 +23,8 @@ from khaljit.encoders import Encoder
 from khaljit.graphs.capture import apart, capture_of, refuse
 from khaljit.grids import Grid, Indirect
 from khaljit.profiling import Profile
-from khaljit.tracer.dtypes import by_numpy, f32, i32
+from khaljit.stored import is_bfloat16, numbers_of, stored
+from khaljit.tracer.dtypes import bf16, by_numpy, f32, i32
 from khaljit.tracer.elements import ElementType, element_of, is_kind, name_of, tail
 from khaljit.tracer.errors import (
     ArgumentTypeError,
@@ -466,9 +467,14 @@ class Device(ABC):
         """A new array with the elements of an array-like; of a vector type its last axis.
 
         Python floats become f32 and Python ints i32, as in kernels; NumPy arrays keep their type.
-        A structured array is one of structs.
+        A structured array is one of structs. An array of a device is copied, and keeps its type.
+        For bf16, which NumPy lacks, numbers are rounded, and uint16 has its bits.
         """
         refuse(self, "an array is made", ALLOCATING)
+        if isinstance(values, Array):
+            if dtype in (None, values.dtype):
+                return self._copied(values, usage)
+            values = numbers_of(values)
         if isinstance(values, list | tuple) and any(map(is_instance, values)):
             values = [np.asarray(one) for one in values]
         host = as_elements(np.asarray(values), dtype)
@@ -481,7 +487,15 @@ class Device(ABC):
                 mend=f"its last axes are those of an element: {axes}",
             )
         array = self.empty(host.shape[:outer], kind, usage)
-        array.write(host.astype(host_dtype(kind), copy=False))
+        array.write(np.asarray(stored(host, kind)).astype(host_dtype(kind), copy=False))
+        return array
+
+    def _copied(self, source: Array[Any], usage: int | str) -> Array[Any]:
+        array = self.empty(source.shape, source.dtype, usage)
+        if self.reaches(source.device):
+            self.copy(source, array)
+        else:
+            array.write(source.numpy())
         return array
 
 
@@ -496,11 +510,15 @@ def _shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:
 
 
 _OF_LITERALS: Final = {np.dtype(np.float64): f32, np.dtype(np.int64): i32}
+_PYTHON: Final = (bool, int, float, list, tuple, range)  # what else there is has a type of its own
 
 
 def _dtype_of(values: Any, host: np.ndarray[Any, Any]) -> ElementType:
-    if not isinstance(values, np.ndarray | np.generic) and host.dtype in _OF_LITERALS:
+    literal = isinstance(values, _PYTHON) and not isinstance(values, np.generic)
+    if literal and host.dtype in _OF_LITERALS:
         return _OF_LITERALS[host.dtype]
+    if is_bfloat16(host.dtype):
+        return bf16
     found = by_numpy(host.dtype) or numpy_struct(host.dtype)
     if found is None:
         raise ArgumentTypeError(

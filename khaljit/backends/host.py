@@ -12,6 +12,7 @@ from khaljit.arguments import Operand
 from khaljit.arrays import Array, host_dtype, host_shape, host_strides, overlap
 from khaljit.backends.base import READING, WAITING, WRITING, Device, Pending, Timer
 from khaljit.graphs.capture import capture_of, refuse
+from khaljit.stored import stored
 
 __all__ = ["HostDevice", "HostTimer", "host_array", "view"]
 
@@ -41,7 +42,7 @@ class HostDevice(Device):
     def write(self, array: Array[Any], values: Any) -> None:
         """Copy elements in."""
         refuse(self, "values of the host are written to an array", WRITING)
-        view(array)[...] = values
+        view(array)[...] = stored(values, array.dtype)
 
     def begin_read(self, arrays: Sequence[Array[Any]]) -> Pending:
         """Read now: there is nothing to wait for."""
@@ -63,7 +64,7 @@ class HostDevice(Device):
     def fill(self, array: Array[Any], value: Any) -> None:
         """Set every element."""
         if capture_of(self) is None:
-            view(array)[...] = value
+            view(array)[...] = stored(value, array.dtype)
             return
         from khaljit.backends import strided
 

@@ -17,6 +17,7 @@ from khaljit.arguments import Operand
 from khaljit.arrays import Array, extent, host_dtype, host_shape, overlap
 from khaljit.backends.base import READING, WRITING, Device, Pending
 from khaljit.graphs.capture import capture_of, refuse
+from khaljit.stored import stored
 
 __all__ = ["Download", "MemoryDevice"]
 
@@ -71,7 +72,8 @@ class MemoryDevice(Device):
         if array.size == 0:
             return
         dtype = host_dtype(array.dtype)
-        host = np.broadcast_to(np.asarray(values).astype(dtype, copy=False), host_shape(array))
+        numbers = np.asarray(stored(values, array.dtype)).astype(dtype, copy=False)
+        host = np.broadcast_to(numbers, host_shape(array))
         data = np.ascontiguousarray(host).reshape(-1).view(np.uint8)
         if array.is_contiguous:
             self.upload(array.buffer, array.offset, data)
@@ -87,7 +89,7 @@ class MemoryDevice(Device):
         if strided.fills(array.dtype, value):
             strided.fill(array, value)
         else:
-            self.write(array, np.asarray(value, host_dtype(array.dtype)))
+            self.write(array, np.asarray(stored(value, array.dtype), host_dtype(array.dtype)))
 
     def copy(self, source: Array[Any], target: Array[Any]) -> None:
         """Enqueue copying elements; overlapping views as if by way of a third array."""

@@ -9,12 +9,22 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping
+from functools import cache
 from importlib.util import find_spec
 from typing import Any, Final
 
 from khaljit.tracer.errors import DeviceError
 
-__all__ = ["DRIVERS", "FEATURES", "adapters", "binding", "choose", "facts", "open_device"]
+__all__ = [
+    "DRIVERS",
+    "FEATURES",
+    "adapters",
+    "binding",
+    "choose",
+    "expect_own_process",
+    "facts",
+    "open_device",
+]
 
 # Features that khaljit uses where an adapter has them, and what is lost without. Never all that
 # an adapter lists: some that are listed cannot be had.
@@ -58,8 +68,24 @@ def binding() -> Any:
     return wgpu
 
 
+def expect_own_process() -> None:
+    """DeviceError in a child of the process that used wgpu first: the threads of the driver are
+    not in it, and who waits for them would wait for ever."""
+    if os.getpid() != _process():
+        raise DeviceError(
+            "WebGPU was used before the process forked, and works in no child",
+            mend="open devices after forking, or start processes with spawn",
+        )
+
+
+@cache
+def _process() -> int:
+    return os.getpid()
+
+
 def adapters() -> list[Any]:
     """All adapters, in the order that numbers them."""
+    expect_own_process()
     try:
         return list(binding().gpu.enumerate_adapters_sync())
     except RuntimeError as error:
@@ -71,8 +97,12 @@ def choose(number: int | None, *, hardware: bool = False) -> Any:
     if number is not None:
         found = adapters()
         if number >= len(found):
-            raise DeviceError(f"there is no adapter {number}: {len(found)} are here", mend=MEND)
+            raise DeviceError(
+                f"there is no adapter {number}: {len(found)} are here",
+                mend="they are numbered from 0; `khaljit devices` lists them" if found else MEND,
+            )
         return found[number]
+    expect_own_process()
     try:
         chosen = binding().gpu.request_adapter_sync(power_preference="high-performance")
     except RuntimeError as error:

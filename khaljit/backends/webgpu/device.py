@@ -73,6 +73,7 @@ class WebGpuDevice(MemoryDevice):
 
     def __init__(self, number: int | None = None, *, adopted: Any = None) -> None:
         self.wgpu: Final = adapters.binding()
+        adapters.expect_own_process()
         self.name = "webgpu" if number is None else f"webgpu:{number}"
         if adopted is None:
             adopted = adapters.open_device(adapters.choose(number))
@@ -164,6 +165,7 @@ class WebGpuDevice(MemoryDevice):
 
     def guarded(self, what: str, action: Callable[[], Any]) -> Any:
         """Errors of wgpu become errors of khaljit; a device that is lost is known to be so."""
+        adapters.expect_own_process()
         try:
             return action()
         except (self.wgpu.GPUError, RuntimeError) as error:
