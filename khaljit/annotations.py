@@ -16,7 +16,9 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Final, final
 
-from khaljit.tracer.dtypes import DType
+import numpy as np
+
+from khaljit.tracer.dtypes import DType, meant
 from khaljit.tracer.elements import ElementType, is_kind, is_struct, name_of
 from khaljit.tracer.errors import ArgumentTypeError
 from khaljit.tracer.records import dataclass
@@ -56,6 +58,9 @@ class ConstOf:
 
     kind: Any
 
+    def __repr__(self) -> str:
+        return "kj.Const" if self.kind is None else f"kj.Const[{self.kind.__name__}]"
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -85,8 +90,9 @@ def array_of(element: Any, ndim: int | None) -> ArrayOf:
         return ArrayOf(None, ndim)
     if not is_kind(element):
         raise ArgumentTypeError(
-            f"{element!r} is no element type of an array",
-            mend="use a dtype, a vector or matrix type, or a class made by kj.struct: "
+            f"{inspect.formatannotation(element)} is no element type of an array",
+            mend=_instead(element)
+            or "use a dtype, a vector or matrix type, or a class made by kj.struct: "
             "kj.Array1[kj.f32], kj.Array1[kj.vec3]",
         )
     return ArrayOf(element, ndim)
@@ -156,10 +162,24 @@ def parse(annotation: Any, where: str) -> Annotation | None:
         if len(rest) == 1:  # X | None: None specialises, as it does everywhere
             return parse(rest[0], where)
     raise ArgumentTypeError(
-        f"{where} is annotated with {annotation!r}, which khaljit does not know",
-        mend="use kj.Array1[kj.f32], a dtype such as kj.i32, kj.Const[int], a tuple or dataclass "
+        f"{where} is annotated with {inspect.formatannotation(annotation)}, which khaljit does not "
+        "know",
+        mend=_instead(annotation)
+        or "use kj.Array1[kj.f32], a dtype such as kj.i32, kj.Const[int], a tuple or dataclass "
         "of these, or no annotation",
     )
+
+
+def _instead(annotation: Any) -> str | None:
+    """What to write for a type of NumPy's."""
+    if annotation is np.ndarray:
+        return "write kj.Array, or kj.Array2[kj.f32] with axes and type: NumPy arrays are taken"
+    if typing.get_origin(annotation) is np.ndarray:  # npt.NDArray[np.float32]
+        element = typing.get_args(typing.get_args(annotation)[-1])
+        found = meant(element[0]) if element else None
+        return f"write kj.Array[{found}]: NumPy arrays are taken" if found else None
+    found = meant(annotation)
+    return f"write {found}" if found else None
 
 
 def _field_names(annotation: Any) -> tuple[str, ...] | None:

@@ -23,6 +23,7 @@ import numpy as np
 from khaljit.annotations import Annotation, ArrayOf, ConstOf, GroupOf, of_function, parse
 from khaljit.arrays import Array
 from khaljit.graphs.params import ScalarParam
+from khaljit.stored import is_bfloat16
 from khaljit.tracer.build import to_number
 from khaljit.tracer.dtypes import ALL, DType, bf16, bool_, by_numpy, f16, f32, f64, i32, index_reach
 from khaljit.tracer.elements import (
@@ -161,6 +162,16 @@ def _view_of(operand: Operand) -> tuple[object, ...]:
     return operand.address, operand.dtype, operand.shape, operand.strides
 
 
+# What to pass for NumPy's types that are no numbers of khaljit's, by their kind.
+_OTHER_VIEWS: Final = {
+    "c": "pass the parts next to each other: array.view(array.real.dtype)",
+    "M": "pass its integers: array.view(np.int64)",
+    "m": "pass its integers: array.view(np.int64)",
+    "S": "kernels have numbers only: pass the codes, array.view(np.uint8)",
+    "U": "kernels have numbers only: pass the codes, array.view(np.uint32)",
+}
+
+
 @final
 class Parameters:
     """The parameters of a kernel and what their annotations ask for."""
@@ -187,7 +198,7 @@ class Parameters:
         for parameter in found:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise ArgumentTypeError(
-                    f"kernel {name} takes *{parameter.name}",
+                    f"kernel {name} takes {parameter}",
                     mend="name every parameter; pass many arrays as a tuple",
                 )
         kinds = of_function(function)
@@ -331,8 +342,10 @@ class Parameters:
             mend = "lay its fields out as C does: np.dtype([...], align=True), or np.dtype(Struct)"
         elif array.dtype == np.object_:
             mend = "it holds Python objects: pass np.asarray(array, dtype=np.float32)"
+        elif is_bfloat16(array.dtype):
+            mend = f"pass its bits, array.view(np.uint16), and annotate {name}: kj.Array[kj.bf16]"
         else:
-            mend = "convert it: array.astype(np.float32)"
+            mend = _OTHER_VIEWS.get(array.dtype.kind, "convert it: array.astype(np.float32)")
         return self._error(name, annotation, f"a NumPy array of {array.dtype}", mend)
 
     def _array(
@@ -357,6 +370,8 @@ class Parameters:
             scalar = host_dtype(annotation.element)
             target = f"{name_of(annotation.element)}.dtype" if scalar.names else f"np.{scalar}"
             mend = f"convert it: array.astype({target})"
+            if isinstance(value, Array) or annotation.element is bf16:  # which NumPy lacks
+                mend = f"convert it: device.array({name}, kj.{name_of(annotation.element)})"
             raise self._error(name, annotation, f"an array of {name_of(kind)}", mend)
         if annotation.ndim is not None and annotation.ndim != ndim:
             mend = f"give it {_axes(annotation.ndim)}: array.reshape(...)"
@@ -455,7 +470,9 @@ class Parameters:
                 name,
                 dtype,
                 f"{value}, which is not between {low} and {high}",
-                "use a wider type" if dtype.bits < 64 else "no type holds it",
+                f"annotate it with a wider type: {name}: kj.i64"
+                if dtype.bits < 64
+                else "no type holds it",
                 ArgumentOverflowError,
             )
         return int(number)
@@ -488,7 +505,7 @@ class Parameters:
             return ConstEntry(kind(value))
         if isinstance(kind, type) and not isinstance(value, kind):
             raise self._error(
-                name, f"kj.Const[{kind.__name__}]", _describe(value), f"pass a {kind.__name__}"
+                name, ConstOf(kind), _describe(value), f"pass a value of type {kind.__name__}"
             )
         try:
             hash(value)

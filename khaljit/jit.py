@@ -109,11 +109,12 @@ def parse_workgroup(size: int | tuple[int, ...] | None) -> Workgroup | None:
     if size is None:
         return None
     parts = size if isinstance(size, tuple) else (size,)
-    if not 1 <= len(parts) <= 3 or not all(type(one) is int and one > 0 for one in parts):
+    whole = all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in parts)
+    if not whole or not 1 <= len(parts) <= 3 or min(parts) < 1:
         raise ArgumentValueError(
-            f"workgroup={size!r}", mend="a workgroup is a positive int or up to three of them"
+            f"workgroup={size!r}", mend="a workgroup is a positive int or a tuple of up to three"
         )
-    x, y, z = (*parts, 1, 1)[:3]
+    x, y, z = (*map(int, parts), 1, 1)[:3]
     return (x, y, z)
 
 
@@ -125,14 +126,26 @@ def _make(function: Any, settings: _Settings) -> Any:
             "a class method is no kernel", mend="make it a static method or a function"
         )
     if not isinstance(function, FunctionType):
-        raise ArgumentTypeError(
-            f"@kj.jit is applied to a {type(function).__name__}", mend="apply it to a function"
-        )
+        raise _no_function(function)
     if inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function):
         raise ArgumentTypeError(
             f"{function.__name__} is async, and kernels are not", mend="write a plain function"
         )
     return Kernel(function, settings, {})
+
+
+def _no_function(given: Any) -> ArgumentTypeError:
+    """What `jit` got instead of a function, and what was meant."""
+    mend = "apply it to a function, or to a method inside its class"
+    if isinstance(given, Kernel):
+        mend = f"{given.name} is a kernel already: leave out one @kj.jit"
+    elif isinstance(given, int | tuple):
+        mend = f"name the argument: @kj.jit(workgroup={given!r})"
+    elif isinstance(given, str):
+        mend = "a kernel needs no signature; one to compile ahead is @kj.jit(signatures=[...])"
+    elif isinstance(given, functools.partial):
+        mend = "apply it to the function, and fix arguments with kernel.with_options(name=value)"
+    return ArgumentTypeError(f"@kj.jit is applied to {given!r}", mend=mend)
 
 
 class Kernel(KernelBase):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import pickle
 import re
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import khaljit as kj
@@ -290,13 +292,56 @@ CALLS: dict[str, tuple[Any, type[Exception], str]] = {
         ValueError,
         "up to three",
     ),
-    "not a function": (lambda: jit(3), TypeError, "applied to a int"),
+    "not a function": (lambda: jit(len), TypeError, "applied to <built-in function len>"),
+    "not a keyword": (lambda: jit(3), TypeError, "name the argument: @kj.jit(workgroup=3)"),
+    "signature": (lambda: jit("f32[:]"), TypeError, "@kj.jit(signatures=[...])"),
+    "kernel of a kernel": (
+        lambda: jit(saxpy_),
+        TypeError,
+        "is a kernel already: leave out one @kj.jit",
+    ),
+    "partial": (lambda: jit(functools.partial(max, 1)), TypeError, "kernel.with_options("),
     "async": (lambda: jit(waits), TypeError, "waits is async, and kernels are not"),
     "star": (lambda: jit(lambda *a: None)[1](X), TypeError, "takes *a"),
+    "two stars": (lambda: jit(lambda **a: None)[1](a=X), TypeError, "takes **a"),
+    "NumPy annotation": (lambda: _annotated(np.ndarray), TypeError, "write kj.Array, or"),
+    "NumPy elements": (
+        lambda: _annotated(npt.NDArray[np.int8]),
+        TypeError,
+        "write kj.Array[kj.i8]",
+    ),
+    "NumPy scalar": (lambda: _annotated(np.float32), TypeError, "write kj.f32"),
+    "NumPy in array": (lambda: kj.Array1[np.uint8], TypeError, "write kj.u8"),
+    "Numba's array": (lambda: kj.f32[:], TypeError, "a parameter of a kernel, kj.Array1["),
+    "constant": (lambda: _annotated(kj.Const[int], 2.5), TypeError, "kj.Const[int] and got the f"),
+    "wider": (lambda: numbers_[1](I, 2**40, True), OverflowError, "wider type: small: kj.i64"),
+    "complex array": (lambda: free_[1](X.astype(complex), 1), TypeError, "array.real.dtype"),
+    "text array": (lambda: free_[1](np.array(["a"]), 1), TypeError, "the codes"),
+    "bf16": (lambda: _annotated(kj.Array[kj.bf16], X), TypeError, "device.array(x, kj.bf16)"),
+    "dtype of NumPy": (lambda: CPU.zeros(3, np.int64), TypeError, "write kj.i64"),
+    "dtype as text": (lambda: CPU.array([1], "float16"), TypeError, "write kj.f16"),
+    "shape as arguments": (lambda: CPU.zeros(3, 4), TypeError, "zeros((3, 4))"),
+    "array of a device": (
+        lambda: _annotated(kj.Array[kj.f32], CPU.zeros(3, kj.i32)),
+        TypeError,
+        "device.array(x, kj.f32)",
+    ),
     "device kind": (lambda: kj.device("gpu"), ValueError, "no kind of device called 'gpu'"),
     "device number": (lambda: kj.device("cpu:3"), ValueError, "there is one cpu device"),
     "threads": (lambda: kj.device("cpu", threads=0), ValueError, "threads=0"),
 }
+
+
+CPU = kj.device("cpu")
+
+
+def _annotated(annotation: Any, value: Any = X) -> None:
+    """Launch a kernel whose parameter is annotated so."""
+
+    def kernel(x: Any) -> None: ...
+
+    kernel.__annotations__["x"] = annotation
+    kj.jit(kernel)[1](value)
 
 
 @pytest.mark.parametrize("name", CALLS)

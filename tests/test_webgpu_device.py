@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import subprocess
 import sys
 import weakref
 from collections.abc import Iterator
@@ -567,3 +569,45 @@ def test_the_demo_gives_the_same_picture_as_on_the_cpu(
         assert found
         digests.append(found[1])
     assert digests[0] == digests[1]
+
+
+_FORKING = """
+import os, signal, sys
+import numpy as np
+import khaljit as kj
+
+@kj.jit
+def double(a):
+    a[kj.global_id(0)] *= 2
+
+def attempts(array):
+    yield array.numpy
+    yield array.device.synchronize
+    yield lambda: (double[4](array), array.numpy())
+    yield lambda: array.device.zeros(4)
+    yield lambda: kj.device("webgpu:0")
+
+array = kj.device("webgpu").full(4, 1.0)
+double[4](array)
+child = os.fork()
+if child == 0:
+    signal.alarm(20)
+    for attempt in attempts(array):
+        try:
+            attempt()
+            os._exit(1)
+        except kj.DeviceError as error:
+            assert "before the process forked" in str(error)
+    cpu = np.ones(4, np.float32)
+    double[4](cpu)
+    os._exit(0 if (cpu == 2).all() else 2)
+assert os.waitpid(child, 0)[1] == 0
+assert (array.numpy() == 2).all()
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+@pytest.mark.usefixtures("gpu")
+def test_a_forked_child_is_refused_and_does_not_wait_for_ever() -> None:
+    """The threads of the driver are not in it; the parent works on."""
+    subprocess.run([sys.executable, "-c", _FORKING], check=True, timeout=60)

@@ -15,6 +15,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from khaljit.tracer.errors import ArgumentTypeError
 from khaljit.tracer.records import dataclass
 
 __all__ = [
@@ -39,6 +40,7 @@ __all__ = [
     "i64",
     "index",
     "index_reach",
+    "meant",
     "promote",
     "u8",
     "u16",
@@ -162,11 +164,13 @@ class FixedArray:
 
 
 def fixed_array(item: Any, shape: Any) -> FixedArray:
-    """A fixed array of one or more axes; TypeError for what is no shape."""
+    """A fixed array of one or more axes; ArgumentTypeError for what is no shape."""
     extents = shape if isinstance(shape, tuple) else (shape,)
     if not extents or not all(type(one) is int and one > 0 for one in extents):
-        raise TypeError(
-            f"{shape!r} is no shape of a fixed array: write positive ints, as kj.i8[32]"
+        raise ArgumentTypeError(
+            f"{shape!r} is no shape of a fixed array",
+            mend="a field of a struct is kj.i8[32], with positive ints; a parameter of a kernel, "
+            "kj.Array1[kj.i8]",
         )
     for extent in reversed(extents):
         item = FixedArray(item, extent)
@@ -198,6 +202,7 @@ FLOATS: Final = tuple(t for t in ALL if t.is_float)
 
 _BY_NAME: Final = {t.name: t for t in (*ALL, index)}
 _BY_NUMPY: Final = {t.numpy: t for t in ALL if t is not bf16}
+_PYTHON: Final = {bool: bool_, int: i32, float: f32}
 
 
 def index_reach(bits: int) -> int:
@@ -216,6 +221,21 @@ def by_name(name: str) -> DType:
 def by_numpy(dtype: np.dtype[np.generic]) -> DType | None:
     """The dtype of a NumPy dtype in native byte order; None when khaljit has none."""
     return _BY_NUMPY.get(dtype) if dtype.isnative else None
+
+
+def meant(kind: object) -> str | None:
+    """What to write for a type of Python's or NumPy's: ``kj.f32`` for ``np.float32``, its dtype and
+    ``"float32"``, and for ``float``. None where that is unknown."""
+    found: DType | None
+    try:
+        found = _PYTHON.get(kind)  # type: ignore[arg-type]  # whatever somebody wrote
+        if found is None and kind is not None:
+            found = by_numpy(np.dtype(kind))  # type: ignore[call-overload]
+    except (TypeError, ValueError):
+        found = None
+    if found is None and isinstance(kind, str):
+        found = _BY_NAME.get(kind)
+    return f"kj.{found.name}" if found else None
 
 
 def promote(a: DType, b: DType) -> DType:

@@ -22,7 +22,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from khaljit.tracer.build import to_bits
-from khaljit.tracer.dtypes import DType, FixedArray, by_numpy, fixed_array
+from khaljit.tracer.dtypes import DType, FixedArray, by_numpy, fixed_array, meant
 from khaljit.tracer.elements import (
     ElementType,
     Field,
@@ -178,9 +178,12 @@ def _kind_of(cls: type[Any], name: str, hint: Any) -> ElementType:
     if is_kind(hint):
         assert isinstance(hint, DType | VectorType | FixedArray | type)
         return hint
+    found = meant(hint)
     raise ArgumentTypeError(
         f"{cls.__name__}.{name} is annotated with {hint!r}, which no memory holds",
-        mend="a field is a dtype such as kj.f32, a vector or matrix type, a struct, or a fixed "
+        mend=f"write {found}"
+        if found
+        else "a field is a dtype such as kj.f32, a vector or matrix type, a struct, or a fixed "
         "array of one: kj.i8[32], or Annotated[kj.Array1[kj.i8], 32]",
     )
 

@@ -24,7 +24,7 @@ from khaljit.graphs.capture import apart, capture_of, refuse
 from khaljit.grids import Grid, Indirect
 from khaljit.profiling import Profile
 from khaljit.stored import is_bfloat16, numbers_of, stored
-from khaljit.tracer.dtypes import bf16, by_numpy, f32, i32
+from khaljit.tracer.dtypes import bf16, by_numpy, f32, i32, meant
 from khaljit.tracer.elements import ElementType, element_of, is_kind, name_of, tail
 from khaljit.tracer.errors import (
     ArgumentTypeError,
@@ -441,10 +441,7 @@ class Device(ABC):
         refuse(self, "an array is made", ALLOCATING)
         extents = _shape(shape)
         if not is_kind(dtype):
-            raise ArgumentTypeError(
-                f"{dtype!r} is no type of elements",
-                mend="use kj.f32, a vector type such as kj.vec3, or a struct",
-            )
+            raise _no_type(dtype)
         nbytes = element_of(dtype).size * math.prod(extents)
         buffer = self.allocate_for(nbytes, usage) if usage else self.allocate(nbytes)
         return contiguous(self, buffer, dtype, extents)
@@ -471,6 +468,8 @@ class Device(ABC):
         For bf16, which NumPy lacks, numbers are rounded, and uint16 has its bits.
         """
         refuse(self, "an array is made", ALLOCATING)
+        if dtype is not None and not is_kind(dtype):
+            raise _no_type(dtype)
         if isinstance(values, Array):
             if dtype in (None, values.dtype):
                 return self._copied(values, usage)
@@ -497,6 +496,16 @@ class Device(ABC):
         else:
             array.write(source.numpy())
         return array
+
+
+def _no_type(dtype: Any) -> ArgumentTypeError:
+    found = meant(dtype)
+    mend = "use kj.f32, a vector type such as kj.vec3, or a struct"
+    if isinstance(dtype, int):
+        mend = "a shape of several axes is a tuple: zeros((3, 4))"
+    return ArgumentTypeError(
+        f"{dtype!r} is no type of elements", mend=f"write {found}" if found else mend
+    )
 
 
 def _shape(shape: int | tuple[int, ...]) -> tuple[int, ...]:

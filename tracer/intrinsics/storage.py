@@ -43,7 +43,9 @@ __all__ = [
 def _fixed_shape(shape: Any) -> tuple[int, ...]:
     extents = tuple(shape) if isinstance(shape, tuple | list) else (shape,)
     for extent in extents:
-        if isinstance(extent, Scalar) or type(extent) is not int or extent < 0:
+        if type(extent) is int and extent < 0:
+            fail(f"the shape {shape!r} has a negative extent", "an extent is 0 or more")
+        if type(extent) is not int:
             fail(
                 f"the shape {shape!r} is not fixed while the kernel is recorded",
                 "use Python ints, kj.Const[int] arguments, or kj.workgroup_size(axis)",
@@ -65,7 +67,11 @@ def _declare(space: Space, name: str, dtype: Any, shape: Any) -> Array:
     recorder = current(f"kj.{name}")
     recorder.mark()
     if not is_kind(dtype):
-        fail(f"{dtype!r} is no type that memory can hold", "use kj.f32, kj.vec3, a struct, ...")
+        found = dtypes.meant(dtype)
+        fail(
+            f"{dtype!r} is no type that memory can hold",
+            f"write {found}" if found else "use kj.f32, kj.vec3, a struct, ...",
+        )
     return declare(recorder, space, name, dtype, _fixed_shape(shape))
 
 
