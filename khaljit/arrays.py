@@ -280,7 +280,7 @@ class Array(_OfElements[_E]):
             ArgumentValueError: the shape has another number of elements, or they do not lie one
                 behind the other.
         """
-        extents = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
+        extents: Any = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple) else shape
         try:
             found = np.broadcast_to(np.uint8(0), self.shape).reshape(extents).shape
         except (TypeError, ValueError):

@@ -85,7 +85,7 @@ def test_only_literals_become_narrow(device: Device) -> None:
     assert device.array([1.5, 2]).dtype is kj.f32
     assert device.array(range(3)).dtype is kj.i32
     assert device.array(3).dtype is kj.i32
-    assert kj.device("cpu").array(memoryview(np.zeros(2))).dtype is kj.f64
+    assert kj.device("cpu").array(memoryview(np.zeros(2).data)).dtype is kj.f64
     assert kj.device("cpu").array(np.float64(2)).dtype is kj.f64
 
 
@@ -114,9 +114,10 @@ def test_an_array_has_other_shapes(device: Device) -> None:
     array.reshape((-1,))[7] = 100
     assert array.numpy()[1, 1] == 100
     assert array[1:3].reshape(12)[0].numpy() == 6
-    for shape in ((5, 5), (-1, -1), (-1, 7), ("a",)):
+    wrong: tuple[Any, ...] = ((5, 5), (-1, -1), (-1, 7), ("a",))
+    for extents in wrong:
         with pytest.raises(kj.ArgumentValueError, match="has no shape"):
-            array.reshape(*shape)
+            array.reshape(*extents)
     with pytest.raises(kj.ArgumentValueError, match="one behind the other"):
         array[:, ::2].reshape(12)
 

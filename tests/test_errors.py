@@ -220,6 +220,8 @@ READ_ONLY.flags.writeable = False
 UNALIGNED = np.zeros(33, np.uint8)[1:].view(np.float32)
 PACKED = np.zeros(8, np.dtype([("x", np.float32), ("tag", np.uint8)]))["x"]
 
+CPU = kj.device("cpu")
+F32: Any = kj.f32
 CALLS: dict[str, tuple[Any, type[Exception], str]] = {
     "too few": (lambda: saxpy_[8](X, Y), TypeError, "missing a required argument: 'a'"),
     "too many": (lambda: saxpy_[8](X, Y, 1, 2), TypeError, "too many positional"),
@@ -312,7 +314,7 @@ CALLS: dict[str, tuple[Any, type[Exception], str]] = {
     ),
     "NumPy scalar": (lambda: _annotated(np.float32), TypeError, "write kj.f32"),
     "NumPy in array": (lambda: kj.Array1[np.uint8], TypeError, "write kj.u8"),
-    "Numba's array": (lambda: kj.f32[:], TypeError, "a parameter of a kernel, kj.Array1["),
+    "Numba's array": (lambda: F32[:], TypeError, "a parameter of a kernel, kj.Array1["),
     "constant": (lambda: _annotated(kj.Const[int], 2.5), TypeError, "kj.Const[int] and got the f"),
     "wider": (lambda: numbers_[1](I, 2**40, True), OverflowError, "wider type: small: kj.i64"),
     "complex array": (lambda: free_[1](X.astype(complex), 1), TypeError, "array.real.dtype"),
@@ -330,9 +332,6 @@ CALLS: dict[str, tuple[Any, type[Exception], str]] = {
     "device number": (lambda: kj.device("cpu:3"), ValueError, "there is one cpu device"),
     "threads": (lambda: kj.device("cpu", threads=0), ValueError, "threads=0"),
 }
-
-
-CPU = kj.device("cpu")
 
 
 def _annotated(annotation: Any, value: Any = X) -> None:

@@ -202,7 +202,7 @@ FLOATS: Final = tuple(t for t in ALL if t.is_float)
 
 _BY_NAME: Final = {t.name: t for t in (*ALL, index)}
 _BY_NUMPY: Final = {t.numpy: t for t in ALL if t is not bf16}
-_PYTHON: Final = {bool: bool_, int: i32, float: f32}
+_PYTHON: Final[dict[Any, DType]] = {bool: bool_, int: i32, float: f32}
 
 
 def index_reach(bits: int) -> int:
@@ -223,14 +223,14 @@ def by_numpy(dtype: np.dtype[np.generic]) -> DType | None:
     return _BY_NUMPY.get(dtype) if dtype.isnative else None
 
 
-def meant(kind: object) -> str | None:
+def meant(kind: Any) -> str | None:
     """What to write for a type of Python's or NumPy's: ``kj.f32`` for ``np.float32``, its dtype and
     ``"float32"``, and for ``float``. None where that is unknown."""
     found: DType | None
     try:
-        found = _PYTHON.get(kind)  # type: ignore[arg-type]  # whatever somebody wrote
+        found = _PYTHON.get(kind)
         if found is None and kind is not None:
-            found = by_numpy(np.dtype(kind))  # type: ignore[call-overload]
+            found = by_numpy(np.dtype(kind))
     except (TypeError, ValueError):
         found = None
     if found is None and isinstance(kind, str):
