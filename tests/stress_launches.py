@@ -1,8 +1,11 @@
 """Launches from many threads, with arrays that come and go: nothing leaks and nothing breaks.
 
-``python -m tests.stress_launches [--launches N] [--threads N]`` says what it found, and fails where
-memory grows or a reference is lost or left. To look for errors in memory, build the extension with
-``-fsanitize=address``, preload its library, and allow for growth, as it keeps what is freed.
+``python -m tests.stress_launches [--launches N] [--threads N] [--device NAME]`` prints, in so many
+rounds, the memory of the process and the references to what every launch uses, and fails where
+memory grows, or a reference is lost or left. Without a device the arrays are NumPy's.
+
+To look for errors in memory, build the extension with ``-fsanitize=address``, preload its library,
+and allow for growth, as it keeps what is freed.
 """
 
 from __future__ import annotations
@@ -11,10 +14,11 @@ import argparse
 import gc
 import sys
 import threading
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, final
 
 import numpy as np
 
@@ -24,6 +28,7 @@ from khaljit.extension import NATIVE
 GAIN = 2.0
 SIZE: Final = 64
 LAUNCHES: Final = 8  # of a turn
+RARE: Final = 256  # turns from one look at the results to the next
 PAGE: Final = 4096
 
 
@@ -49,13 +54,28 @@ def resident() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * PAGE
 
 
-def one_thread(turns: int, seed: int) -> None:
+@final
+class Arrays:
+    """Makes arrays: NumPy's, or those of a device."""
+
+    def __init__(self, device: kj.Device | None) -> None:
+        self._device: Final = device
+
+    def full(self, size: int, value: float) -> Any:
+        host = np.full(size, value, np.float32)
+        return host if self._device is None else self._device.array(host)
+
+    def first(self, array: Any) -> float:
+        return float((array if self._device is None else array.numpy())[0])
+
+
+def one_thread(arrays: Arrays, turns: int, seed: int) -> None:
     """Launches of every form, `LAUNCHES` a turn."""
-    kept = np.ones(SIZE, np.float32)
+    kept = arrays.full(SIZE, 1)
     launch = accumulate[SIZE]
-    step = launch.bind(kept, np.zeros(SIZE, np.float32), 1.0)
+    step = launch.bind(kept, arrays.full(SIZE, 0), 1.0)
     for turn in range(turns):
-        x, y = np.ones(SIZE, np.float32), np.zeros(SIZE, np.float32)
+        x, y = arrays.full(SIZE, 1), arrays.full(SIZE, 0)
         accumulate[x.size](x, y, 1.0)
         launch(x, y, 1.0)
         launch(x, y=y, a=1.0)
@@ -64,20 +84,20 @@ def one_thread(turns: int, seed: int) -> None:
         accumulate[turn % SIZE](x[::-1], y, 0.0)
         accumulate[0](x, y, 0.0)
         accumulate[SIZE](x, x, 0.0)
-        assert y[0] == 8, y[0]
-        if turn % 64 == seed % 64:
-            rarely(launch, x, y)
+        if turn % RARE == seed % RARE:
+            assert arrays.first(y) == 8
+            rarely(arrays, launch, x, y)
 
 
-def rarely(launch: Any, x: Any, y: Any) -> None:
+def rarely(arrays: Arrays, launch: Any, x: Any, y: Any) -> None:
     """What takes long, or goes by Python."""
-    large, out = np.ones(1 << 15, np.float32), np.zeros(1 << 15, np.float32)
+    large, out = arrays.full(1 << 15, 1), arrays.full(1 << 15, 0)
     shared[large.size](large, out)
-    assert out[-1] == 16
+    assert arrays.first(out) == 16
     cpu = kj.device("cpu")
-    accumulate[SIZE](cpu.array(x), cpu.zeros(SIZE), 1.0)
+    accumulate[SIZE](cpu.full(SIZE, 1.0), cpu.zeros(SIZE), 1.0)
     launch.bind(x, y, 1.0)()
-    for wrong in ((x, y, "wrong"), (x, y), (x, y[1:], 1.0), (x, x.reshape(8, 8), 1.0)):
+    for wrong in ((x, y, "wrong"), (x, y), (x[1:], x[:-1], 1.0), (x, np.ones((8, 8)), 1.0)):
         with suppress(kj.ArgumentError):
             launch(*wrong)
 
@@ -106,22 +126,30 @@ def references(watched: list[Any]) -> list[int]:
 
 
 def main() -> None:
-    """Run, and compare what there was before with what there is behind."""
+    """Run, and compare what there was before with what there is behind each round."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--launches", type=int, default=1_000_000)
     parser.add_argument("--threads", type=int, default=8)
+    parser.add_argument("--device", help="whose arrays; NumPy's if none is named")
+    parser.add_argument("--rounds", type=int, default=10, help="from one line to the next")
     parser.add_argument("--growth", type=int, default=4 << 20, help="bytes that may be kept")
     chosen = parser.parse_args()
-    turns = max(1, chosen.launches // (LAUNCHES * chosen.threads))
-    all_threads(lambda seed: one_thread(max(1, turns // 5), seed), chosen.threads)
+    arrays = Arrays(None if chosen.device is None else kj.device(chosen.device))
+    turns = max(1, chosen.launches // (LAUNCHES * chosen.threads * chosen.rounds))
+    all_threads(lambda seed: one_thread(arrays, max(turns, 2 * RARE), seed), chosen.threads)
     watched = [accumulate, shared, np.dtype(np.float32), kj.device("cpu"), kj.f32, GAIN]
-    before, held = resident(), references(watched)
-    all_threads(lambda seed: one_thread(turns, seed), chosen.threads)
-    after, now = resident(), references(watched)
-    grown = after - before
-    print(f"native: {NATIVE is not None}, launches: {LAUNCHES * turns * chosen.threads}")
-    print(f"memory grew by {grown >> 10} KiB, references {held} -> {now}")
-    assert held == now, "references were lost, or left"
+    before, held, start = resident(), references(watched), time.perf_counter()
+    print(f"native: {NATIVE is not None}, {chosen.threads} threads, references {held}")
+    for k in range(1, chosen.rounds + 1):
+        all_threads(lambda seed: one_thread(arrays, turns, seed), chosen.threads)
+        now, grown = references(watched), resident() - before
+        print(
+            f"{k * turns * chosen.threads * LAUNCHES:,} launches, "
+            f"{time.perf_counter() - start:.0f} s: {(before + grown) >> 10:,} KiB, "
+            f"{grown >> 10:+,} since the start, references {now}",
+            flush=True,
+        )
+        assert held == now, "references were lost, or left"
     assert grown < chosen.growth, "memory grows"
 
 
