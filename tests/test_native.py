@@ -775,6 +775,25 @@ def test_workers_go_with_their_pool() -> None:
     pytest.fail("the workers stay")
 
 
+def test_workers_sleep_while_there_is_nothing_to_do() -> None:
+    device = CpuDevice(threads=3)
+    big = device.zeros(1 << 16)
+
+    @kj.jit
+    def slow(x: Any) -> None:
+        i = kj.global_id(0)
+        if i < x.size:
+            for k in range(20):
+                x[i] += kj.f32(k)
+
+    for _ in range(5):
+        slow[big.size](big)
+    assert device.pool.started == 2
+    before = time.process_time()
+    time.sleep(0.2)
+    assert time.process_time() - before < 0.1  # each would have taken all of it
+
+
 def test_kernels_that_assert_are_repeated_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         gpu = kj.device("webgpu")

@@ -4,12 +4,21 @@
  * takes part and waits for those only who have entered; workers sleep on a lock each and are
  * started on first use; a child process after a fork starts its own. Workers are threads without a
  * Python state: they touch no object and need no GIL. The locks are CPython's: semaphores or
- * futexes, where the system has them.
+ * futexes, where the system has them. Waking a thread takes longer than many a launch, so whoever
+ * waits looks on for some microseconds before it sleeps.
  */
 
 #include "pool.h"
 
-#define GLANCES 4000  /* at workers that are about to be done, before sleeping */
+#define GLANCES 1000 /* before sleeping: some ten microseconds */
+
+#if defined(__x86_64__) || defined(__i386__)
+#define PAUSE() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define PAUSE() __asm__ volatile("yield")
+#else
+#define PAUSE() ((void)0)
+#endif
 
 /* One launch in flight. */
 typedef struct {
@@ -21,7 +30,7 @@ typedef struct {
 
 typedef struct Worker {
     PyThread_type_lock wake;
-    bool woken; /* and not up yet */
+    volatile bool woken; /* and not up yet */
     bool idle;
     Job *job;
     struct Worker *next;
@@ -44,8 +53,15 @@ struct Pool {
     PyObject *weak;
 };
 
+/* Nobody holds the lock for long: sleeping would take longer than waiting. */
 static void lock(Team *team)
 {
+    for (int glance = 0; glance < GLANCES; glance++) {
+        if (PyThread_acquire_lock(team->lock, NOWAIT_LOCK)) {
+            return;
+        }
+        PAUSE();
+    }
     PyThread_acquire_lock(team->lock, WAIT_LOCK);
 }
 
@@ -83,8 +99,8 @@ static void leave(Team *team)
 static void wake(Worker *worker)
 {
     if (!worker->woken) {
-        worker->woken = true;
         PyThread_release_lock(worker->wake);
+        worker->woken = true; /* last, since the worker may be looking at it */
     }
 }
 
@@ -94,6 +110,9 @@ static void serve(void *argument)
     Worker *worker = argument;
     Team *team = worker->team;
     for (bool over = false; !over;) {
+        for (int glance = 0; !worker->woken && glance < GLANCES; glance++) {
+            PAUSE(); /* the next launch often follows at once */
+        }
         PyThread_acquire_lock(worker->wake, WAIT_LOCK);
         lock(team);
         worker->woken = false;
@@ -186,6 +205,7 @@ static int share(Pool *pool, const Work *work, int helpers)
     take_back(pool, &job);
     unlock(team);
     for (int glance = 0; job.inside != 0 && glance < GLANCES; glance++) {
+        PAUSE();
     }
     lock(team); /* the last to leave lets go of the job with this lock */
     if (job.inside != 0) {
