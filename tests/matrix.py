@@ -38,6 +38,7 @@ __all__ = [
     "expect",
     "judged",
     "kernel",
+    "needs",
     "operands",
     "poisoned",
     "row_of",
@@ -133,6 +134,13 @@ def able(device: Device, *dtypes: DType) -> bool:
     """Whether a device has all of some dtypes; the 16-bit floats are emulated anywhere."""
     row = row_of(device)
     return row is None or all(one in row.dtypes or one in (f16, bf16) for one in dtypes)
+
+
+def needs(device: Device, *dtypes: DType) -> None:
+    """Skip on a device whose row lacks a dtype; `test_matrix_memory` tests that it is refused."""
+    if not able(device, *dtypes):
+        names = ", ".join(one.name for one in dtypes if not able(device, one))
+        pytest.skip(f"{device} has no {names}")
 
 
 def able_atomic(device: Device, dtype: DType, shared: bool = False) -> bool:

@@ -24,6 +24,7 @@ from tests.matrix import (
     exact,
     expect,
     kernel,
+    needs,
     operands,
     poisoned,
     scalars,
@@ -72,8 +73,7 @@ def test_contiguous_and_misaligned_elements(device: Device, rng: Rng, dtype: DTy
 
 @each(ALL)
 def test_strided_turned_and_reversed_elements(device: Device, rng: Rng, dtype: DType) -> None:
-    if not able(device, dtype):
-        pytest.skip(f"{device} has no {dtype.name}: its refusal is tested with plain copies")
+    needs(device, dtype)
     launch = kernel(copy_2d, {"a": array_of(dtype, 2), "out": array_of(dtype, 2)})
     base = operands(rng, dtype, 1, 33 * 41)[0].reshape(33, 41)
     for view in (base[:, 1:], base[::2, ::3], base.T, base[::-1, ::-1], base[:1], base[:, :1]):

@@ -11,6 +11,7 @@ import pytest
 import khaljit as kj
 from khaljit.backends.base import Device
 from khaljit.tracer.dtypes import ALL, DType, bf16, bool_, f32, u8
+from tests.matrix import needs
 
 Rng = np.random.Generator
 Array = np.ndarray[Any, Any]
@@ -22,14 +23,6 @@ cells = pytest.mark.parametrize(
     [(d, n) for d in NUMBERS for n in COUNTS if n == 3 or d in (f32, u8)],
     ids=str,
 )
-
-
-def run(device: Device, kernel: Any, grid: Any, *args: Any) -> None:
-    """Launch; what the device has no type for is skipped."""
-    try:
-        kernel[grid](*args)
-    except kj.CapabilityError as error:
-        pytest.skip(f"{device.kind}: {error.message}")
 
 
 def small(rng: Rng, dtype: DType, shape: tuple[int, ...]) -> Array:
@@ -57,6 +50,7 @@ def narrow(dtype: DType, values: Array) -> Array:
 def test_operators_go_component_by_component(
     device: Device, rng: Rng, dtype: DType, count: int
 ) -> None:
+    needs(device, dtype)
     vec = kj.vec(count, dtype)
 
     @kj.jit
@@ -76,7 +70,7 @@ def test_operators_go_component_by_component(
     s = small(rng, dtype, (N,))
     x, y, z = (device.array(one, kind) for one, kind in ((a, vec), (b, vec), (s, dtype)))
     out, flags = device.empty((N, 5), vec), device.empty(N, kj.vec(count, kj.bool))
-    run(device, kernel, N, x, y, z, out, flags)
+    kernel[N](x, y, z, out, flags)
     a, b, s = (wide(dtype, one) for one in (a, b, s))
     s = s[:, None]
     wanted = [a + b * s, s * a + 2, np.maximum(a, b) - np.minimum(a, b), np.minimum(a, b), a + b]
@@ -86,6 +80,7 @@ def test_operators_go_component_by_component(
 
 @cells
 def test_swizzles_are_read_and_written(device: Device, rng: Rng, dtype: DType, count: int) -> None:
+    needs(device, dtype)
     vec, two = kj.vec(count, dtype), kj.vec(2, dtype)
 
     @kj.jit
@@ -110,7 +105,7 @@ def test_swizzles_are_read_and_written(device: Device, rng: Rng, dtype: DType, c
     a = small(rng, dtype, (N, count))
     x, out = device.array(a, vec), device.empty((N, 3), vec)
     pairs = device.empty(N, two)
-    run(device, kernel, N, x, out, pairs, count)
+    kernel[N](x, out, pairs, count)
     i, last = np.arange(N), count - 1
     v = wide(dtype, a).copy()
     assert (pairs.numpy() == narrow(dtype, v[:, 1::-1])).all()
@@ -133,6 +128,7 @@ def test_swizzles_are_read_and_written(device: Device, rng: Rng, dtype: DType, c
 def test_vectors_are_held_in_every_memory(
     device: Device, rng: Rng, dtype: DType, count: int
 ) -> None:
+    needs(device, dtype)
     vec = kj.vec(count, dtype)
     table = small(rng, dtype, (count,))
     numbers = tuple(float(one) for one in wide(dtype, table))
@@ -151,7 +147,7 @@ def test_vectors_are_held_in_every_memory(
 
     a = small(rng, dtype, (16, count))
     x, out = device.array(a, vec), device.empty(16, vec)
-    run(device, kernel, 16, x, out, tuple(range(count)))
+    kernel[16](x, out, tuple(range(count)))
     k, v = np.arange(16) % 8, wide(dtype, a)
     own = v + (k % 3)[:, None].astype(v.dtype)
     own[:, 1] = v[:, 0] + ((k + 1) % 3).astype(v.dtype)
@@ -165,6 +161,7 @@ def test_vectors_are_held_in_every_memory(
 def test_arrays_of_vectors_are_structured_or_have_a_last_axis(
     device: Device, rng: Rng, dtype: DType
 ) -> None:
+    needs(device, dtype)
     vec = kj.vec(3, dtype)
 
     @kj.jit
@@ -181,7 +178,7 @@ def test_arrays_of_vectors_are_structured_or_have_a_last_axis(
         [("r", scalar), ("g", scalar), ("b", scalar)],
     ):
         structured = np.zeros(N, kind)
-        run(device, kernel, N, structured, values)
+        kernel[N](structured, values)
         assert (structured.view(dtype.numpy).reshape(N, 3) == values[:, ::-1]).all()
     array = device.array(structured, vec)
     assert array.shape == (N,)
