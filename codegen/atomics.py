@@ -27,22 +27,11 @@ from khaljit.codegen.caps import Caps
 from khaljit.codegen.writing import UNSIGNED, Writer
 from khaljit.tracer.dtypes import DType, bool_, u8
 from khaljit.tracer.ir import AtomicAccess, Element, Memory, Trace, Value, effects
-from khaljit.tracer.ops import Op
+from khaljit.tracer.ops import COMBINE, Op
 from khaljit.tracer.records import dataclass
 from khaljit.tracer.rewriting import Rewriter
 
 __all__ = ["Encoding", "atomics_on_bits", "through_bits"]
-
-# The kinds that combine the old value with the operand, and how.
-COMBINED: Final = {
-    "add": Op.ADD,
-    "sub": Op.SUB,
-    "min": Op.MIN,
-    "max": Op.MAX,
-    "and": Op.AND,
-    "or": Op.OR,
-    "xor": Op.XOR,
-}
 
 
 @final
@@ -73,7 +62,7 @@ def through_bits(
 
     ``place`` is the memory with the offset and the guard, if any; ``operands`` are values.
     """
-    if access.kind not in COMBINED:
+    if access.kind not in COMBINE:
         moved = tuple(encoding.encode(operand) for operand in operands)
         old = w.builder.effect(Op.ATOMIC, (*place, *moved), access, encoding.unit)
         return encoding.decode(old)
@@ -88,7 +77,7 @@ def _loop(
     exchange = replace(access, kind="compare_exchange")
     seen = builder.effect(Op.ATOMIC, place, load, unit)
     (expected,) = builder.open((unit,))
-    combined = encoding.combine(COMBINED[access.kind], encoding.decode(expected), operand)
+    combined = encoding.combine(COMBINE[access.kind], encoding.decode(expected), operand)
     desired = encoding.encode(combined)
     found = builder.effect(Op.ATOMIC, (*place, expected, desired), exchange, unit)
     builder.open()
@@ -109,7 +98,7 @@ def atomics_on_bits(trace: Trace, caps: Caps) -> Trace:
         if effect.op is not Op.ATOMIC or not isinstance(effect.attr, AtomicAccess):
             continue
         kind, unit = effect.attr.kind, _unit(effect.type)
-        needed = "compare_exchange" if kind in COMBINED else kind
+        needed = "compare_exchange" if kind in COMBINE else kind
         if (kind, effect.type) not in caps.atomics and (needed, unit) in caps.atomics:
             moved.setdefault(effect.memory, {})[effect.access.leaf] = effect.type
     return _OnBits(trace, moved).run() if moved else trace

@@ -19,7 +19,7 @@ import numpy as np
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.floats import Array
 from khaljit.tracer.numerics import held, meaning
-from khaljit.tracer.ops import Op
+from khaljit.tracer.ops import COMBINE
 
 __all__ = ["Grid", "collective"]
 
@@ -93,17 +93,6 @@ class Grid:
         return lanes // self.size + self.first if name == "workgroup" else lanes % self.size
 
 
-_SCANS: Final = {
-    "add": Op.ADD,
-    "mul": Op.MUL,
-    "min": Op.MIN,
-    "max": Op.MAX,
-    "and": Op.AND,
-    "or": Op.OR,
-    "xor": Op.XOR,
-}
-
-
 def collective(
     name: str, dtype: DType | None, operands: list[Array], active: Array, size: int, index_bits: int
 ) -> Array:
@@ -122,7 +111,7 @@ def collective(
     else:
         assert dtype is not None, f"{name} has an operand"
         prefix, _, suffix = name.rpartition("_")
-        function = meaning(_SCANS[suffix], dtype, (dtype, dtype), index_bits)
+        function = meaning(COMBINE[suffix], dtype, (dtype, dtype), index_bits)
         start = _identity(suffix, held(dtype, index_bits))
         result = _scan(function, start, prefix, parts[0], live)
     return np.broadcast_to(result, live.shape).reshape(-1)

@@ -22,7 +22,17 @@ from typing import Final
 from khaljit.tracer.dtypes import DType, Kind, bool_, i32, index
 from khaljit.tracer.records import dataclass
 
-__all__ = ["COMPARISONS", "ENDS", "MATH", "OPS", "Op", "OpInfo", "TypingError", "accepts"]
+__all__ = [
+    "COMBINE",
+    "COMPARISONS",
+    "ENDS",
+    "MATH",
+    "OPS",
+    "Op",
+    "OpInfo",
+    "TypingError",
+    "accepts",
+]
 
 
 class Op(enum.Enum):
@@ -334,6 +344,17 @@ def accepts(op: Op, *types: DType) -> bool:
 
 COMPARISONS: Final = frozenset({Op.EQ, Op.NE, Op.LT, Op.LE, Op.GT, Op.GE})
 ENDS: Final = frozenset({Op.YIELD, Op.BREAK, Op.CONTINUE, Op.RETURN})
+# Atomics and collectives that combine values, by name, and the operation that each is.
+COMBINE: Final = {
+    "add": Op.ADD,
+    "sub": Op.SUB,
+    "mul": Op.MUL,
+    "min": Op.MIN,
+    "max": Op.MAX,
+    "and": Op.AND,
+    "or": Op.OR,
+    "xor": Op.XOR,
+}
 # Elementary functions, the part of the table that the legaliser expands.
 _ORDER: Final = list(Op)
 MATH: Final = frozenset(_ORDER[_ORDER.index(Op.EXP) : _ORDER.index(Op.LGAMMA) + 1])

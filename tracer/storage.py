@@ -18,7 +18,7 @@ from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.floats import Array
 from khaljit.tracer.ir import Memory
 from khaljit.tracer.numerics import from_memory, meaning, memory_type, to_memory
-from khaljit.tracer.ops import Op
+from khaljit.tracer.ops import COMBINE
 from khaljit.tracer.records import dataclass
 
 __all__ = ["Cell", "Window", "apply_atomic", "block_window", "host_window", "table_window"]
@@ -140,15 +140,6 @@ def _layout(memory: Memory) -> tuple[tuple[int, ...], tuple[int, ...], int]:
 
 # Atomics. `places` holds the positions that the lanes access, in the order of the lanes.
 
-_COMBINE: Final = {
-    "add": Op.ADD,
-    "sub": Op.SUB,
-    "min": Op.MIN,
-    "max": Op.MAX,
-    "and": Op.AND,
-    "or": Op.OR,
-    "xor": Op.XOR,
-}
 
 # Kinds that NumPy applies one after the other by itself, where the old values are not wanted.
 _IN_PLACE: Final[dict[str, Any]] = {
@@ -243,7 +234,7 @@ def _updater(kind: str, dtype: DType, index_bits: int) -> Callable[..., Array]:
             return np.where(old.view(bits) == expected.view(bits), new, old)
 
         return exchange
-    combine = meaning(_COMBINE[kind], dtype, (dtype, dtype), index_bits)
+    combine = meaning(COMBINE[kind], dtype, (dtype, dtype), index_bits)
 
     def update(old: Array, operand: Array) -> Array:
         values = combine(

@@ -15,12 +15,12 @@ from typing import Final
 from khaljit.codegen.llvm.address import Address, Guard, address, guard, narrowed
 from khaljit.codegen.llvm.arithmetic import regular
 from khaljit.codegen.llvm.code import Code
-from khaljit.codegen.llvm.collectives import COMBINE, combined, neutral
+from khaljit.codegen.llvm.collectives import combined, neutral
 from khaljit.codegen.llvm.forms import TYPES, literal
 from khaljit.codegen.llvm.values import SCALAR, Held, Mask
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.ir import AtomicAccess, Space, Value
-from khaljit.tracer.ops import Op
+from khaljit.tracer.ops import COMBINE, Op
 
 __all__ = ["atomic"]
 

@@ -7,8 +7,6 @@ tree, not of the lanes.
 
 from __future__ import annotations
 
-from typing import Final
-
 from khaljit.codegen.llvm.arithmetic import cast, regular
 from khaljit.codegen.llvm.code import Code
 from khaljit.codegen.llvm.forms import STORED, TYPES, Width, literal
@@ -16,19 +14,9 @@ from khaljit.codegen.llvm.values import Held
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import DType, bool_, i64
 from khaljit.tracer.ir import Value
-from khaljit.tracer.ops import Op
+from khaljit.tracer.ops import COMBINE
 
-__all__ = ["COMBINE", "collective", "combined", "neutral"]
-
-COMBINE: Final = {
-    "add": Op.ADD,
-    "mul": Op.MUL,
-    "min": Op.MIN,
-    "max": Op.MAX,
-    "and": Op.AND,
-    "or": Op.OR,
-    "xor": Op.XOR,
-}
+__all__ = ["collective", "combined", "neutral"]
 
 
 def _identity(name: str, dtype: DType) -> str:

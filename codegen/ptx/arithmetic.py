@@ -11,12 +11,12 @@ from typing import Final
 
 from khaljit.codegen.integers import in_width
 from khaljit.codegen.ptx.arch import Architecture
-from khaljit.codegen.ptx.forms import COMBINE, TYPES, WRAPS, form, nan, reciprocal
+from khaljit.codegen.ptx.forms import TYPES, WRAPS, form, nan, reciprocal
 from khaljit.codegen.ptx.writer import Writer
 from khaljit.tracer.build import constant, to_bits
 from khaljit.tracer.dtypes import DType, Kind, bf16, bool_, f16, f32, f64
 from khaljit.tracer.ir import Value
-from khaljit.tracer.ops import Op
+from khaljit.tracer.ops import COMBINE, Op
 
 __all__ = ["bitcast", "cast", "combine", "compute", "regular"]
 

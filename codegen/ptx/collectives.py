@@ -15,12 +15,12 @@ from typing import Final
 
 from khaljit.codegen.ptx.arithmetic import cast, combine, regular
 from khaljit.codegen.ptx.code import FULL_WARP, WARP, Code
-from khaljit.codegen.ptx.forms import COMBINE, TYPES, literal
+from khaljit.codegen.ptx.forms import TYPES, literal
 from khaljit.codegen.ptx.ids import lane, members
 from khaljit.tracer.build import constant, to_bits
 from khaljit.tracer.dtypes import DType, bf16, bool_, f16, f32
 from khaljit.tracer.ir import Value
-from khaljit.tracer.ops import Op
+from khaljit.tracer.ops import COMBINE, Op
 
 __all__ = ["collective"]
 

@@ -35,7 +35,7 @@ from khaljit.tracer.dtypes import (
 from khaljit.tracer.ops import Op
 from khaljit.tracer.records import dataclass
 
-__all__ = ["COMBINE", "TYPES", "WRAPS", "Spelling", "form", "literal", "nan", "reciprocal"]
+__all__ = ["TYPES", "WRAPS", "Spelling", "form", "literal", "nan", "reciprocal"]
 
 
 @final
@@ -182,18 +182,6 @@ _FAST: Final = {
 
 # Operations whose result may leave the range of an 8- or 16-bit type.
 WRAPS: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.ABS, Op.NOT, Op.SHL})
-
-# Atomics and collectives that combine values, and the operation that each is.
-COMBINE: Final = {
-    "add": Op.ADD,
-    "sub": Op.SUB,
-    "mul": Op.MUL,
-    "min": Op.MIN,
-    "max": Op.MAX,
-    "and": Op.AND,
-    "or": Op.OR,
-    "xor": Op.XOR,
-}
 
 
 def _signed(dtype: DType) -> dict[Op, str]:

@@ -12,11 +12,10 @@ After::
 
 from __future__ import annotations
 
-from khaljit.codegen.ptx.forms import COMBINE
 from khaljit.codegen.writing import UNSIGNED
 from khaljit.tracer.build import Builder
 from khaljit.tracer.ir import Access, AtomicAccess, Space, Trace, Value, effects
-from khaljit.tracer.ops import Op
+from khaljit.tracer.ops import COMBINE, Op
 from khaljit.tracer.rewriting import Rewriter
 
 __all__ = ["private_atomics"]

@@ -25,7 +25,7 @@ from khaljit.codegen.writing import Writer
 from khaljit.tracer.dtypes import DType, bool_, f16, f32, i32, i64, u32
 from khaljit.tracer.errors import CapabilityError
 from khaljit.tracer.ir import Access, Element, Memory, Space, Trace, Value, values
-from khaljit.tracer.ops import Op
+from khaljit.tracer.ops import COMBINE, Op
 from khaljit.tracer.rewriting import Rewriter
 from khaljit.tracer.uniformity import Scope, analyse
 
@@ -33,15 +33,6 @@ __all__ = ["compose_collectives"]
 
 _WIDEST: Final = 128  # lanes of a machine's subgroup
 _EMULATED: Final = 32
-_OPS: Final = {
-    "add": Op.ADD,
-    "mul": Op.MUL,
-    "min": Op.MIN,
-    "max": Op.MAX,
-    "and": Op.AND,
-    "or": Op.OR,
-    "xor": Op.XOR,
-}
 # The lane that each lane reads from, by its own and the operand.
 _SOURCES: Final[dict[str, Callable[[Writer, Value, Value], Value]]] = {
     "broadcast": lambda w, lane, operand: operand,
@@ -219,7 +210,7 @@ class _Composed(_Collectives):
         while distance < _WIDEST:
             inside = w.ge(lane, distance)
             before = self.moved(value, total, w.select(inside, w.sub(lane, distance), lane))
-            total = w.select(inside, w.op(_OPS[name], before, total), total)
+            total = w.select(inside, w.op(COMBINE[name], before, total), total)
             distance *= 2
         if prefix == "inclusive":
             return total
@@ -310,7 +301,7 @@ class _Emulated(_Collectives):
         return w.ne(found, 0)
 
     def combined(self, value: Value, operand: Value, prefix: str, name: str) -> Value:
-        return self._over(value, operand, _OPS[name], prefix, _identity(name, operand.type))
+        return self._over(value, operand, COMBINE[name], prefix, _identity(name, operand.type))
 
     def _over(self, value: Value, operand: Value, op: Op, prefix: str, start: float | int) -> Value:
         """Go through the lanes in order: all, or those up to or below the one that asks."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NoReturn, final
 
-from khaljit.codegen.atomics import COMBINED
 from khaljit.codegen.caps import Caps
 from khaljit.codegen.rounding import f16_to_f32, f32_to_f16
 from khaljit.codegen.webgpu.cells import Cell, Form, Part
@@ -14,7 +13,7 @@ from khaljit.codegen.writing import Writer
 from khaljit.tracer.dtypes import DType, bool_, f16, f32, i32, u32, u64
 from khaljit.tracer.errors import CapabilityError, Site
 from khaljit.tracer.ir import Access, AtomicAccess, Space, Value
-from khaljit.tracer.ops import Op
+from khaljit.tracer.ops import COMBINE, Op
 from khaljit.tracer.records import dataclass
 
 __all__ = ["Place", "Places"]
@@ -251,7 +250,7 @@ class Places:
         if kind == "compare_exchange":
             return self._extracted(place, self._compare_exchanged(place, *operands))
         (operand,) = operands
-        combine = COMBINED.get(kind)
+        combine = COMBINE.get(kind)
         if combine is None:
             word = self._exchanged(place, lambda word: self._inserted(place, word, operand))
         else:
@@ -265,7 +264,7 @@ class Places:
 
     def _modular(self, place: Place, kind: str) -> bool:
         """Whether a kind means the same on the bits of the type: all do on integers."""
-        return not (place.held.is_float and kind in COMBINED)
+        return not (place.held.is_float and kind in COMBINE)
 
     def _combined(self, place: Place, op: Op, word: Value, operand: Value) -> Value:
         w, old = self._write, self._extracted(place, word)
