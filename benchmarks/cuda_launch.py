@@ -1,15 +1,14 @@
 """What enqueueing a kernel costs the host on CUDA, beside a loop of machine code.
 
 ``python -m benchmarks.cuda_launch`` prints microseconds per launch and ratios to that loop, which
-calls cuLaunchKernel with everything ready. All ways launch the same function of the same module on
-the same stream, in turns; a turn is shorter than the driver's queue, and is waited for apart.
+calls cuLaunchKernel with everything ready. All ways of khaljit's launch the same function of the
+same module on the same stream as the loop, peers a kernel of their own with as many arguments, in
+turns; a turn is shorter than the driver's queue, and is waited for apart.
 """
 
 from __future__ import annotations
 
 import ctypes
-import importlib
-import importlib.util
 import time
 from collections.abc import Callable
 from statistics import median
@@ -21,7 +20,7 @@ from rich.console import Console
 from rich.table import Table
 
 import khaljit as kj
-from benchmarks import kernels
+from benchmarks import cuda_launch_peers, kernels
 from khaljit.backends.cpu.features import probe
 from khaljit.backends.cpu.loader import load
 from khaljit.backends.cuda import driver
@@ -33,14 +32,16 @@ from khaljit.extension import NATIVE
 ELEMENTS: Final = 16
 CALLS: Final = 500  # of a turn; the driver's queue holds 1,024
 
+# What a C program compiles to that launches in a loop; {enter} is there if it sets the context too.
 LOOP: Final = """
 define i32 @loop(
-    ptr %launch, ptr %function, ptr %stream, ptr %params, i32 %block, i64 %n
-) nounwind {
+    ptr %launch, ptr %function, ptr %stream, ptr %params, i32 %block, i64 %n, ptr %set, ptr %context
+) nounwind {{
 start:
   br label %turn
 turn:
   %i = phi i64 [0, %start], [%following, %turn]
+  {enter}
   %status = call i32 %launch(ptr %function, i32 1, i32 1, i32 1, i32 %block, i32 1, i32 1, i32 0,
                              ptr %stream, ptr %params, ptr null)
   %following = add i64 %i, 1
@@ -50,7 +51,19 @@ turn:
   br i1 %again, label %turn, label %out
 out:
   ret i32 %status
-}
+}}
+"""
+ENTER: Final = "%entered = call i32 %set(ptr %context)"
+
+# A kernel that takes its arguments one by one, as other compilers pass them.
+APART: Final = """
+.version 7.0
+.target sm_70
+.address_size 64
+.visible .entry apart({parameters})
+{{
+    ret;
+}}
 """
 
 
@@ -81,32 +94,51 @@ class Case:
     def ways(self) -> dict[str, Callable[[int], None]]:
         """Each enqueues the kernel so many times."""
         found = {
-            "machine code": self._machine_code(),
+            "machine code": self._machine_code(self._function, self._params),
+            "machine code, a parameter each": self._apart(),
+            "machine code, context set each time": self._machine_code(
+                self._function, self._params, ENTER
+            ),
             "khaljit, launch kept": self._hoisted,
             "khaljit, by subscript": self._subscript,
             "khaljit, bound": self._bound(),
             "khaljit by Python": self._by_python,
             "cuda.bindings, pointers": self._bindings,
         }
-        if importlib.util.find_spec("cupy") is not None:
-            found["CuPy RawKernel"] = self._cupy()
-        return found
+        return found | cuda_launch_peers.installed(ELEMENTS, self._args)
 
-    def _machine_code(self) -> Callable[[int], None]:
-        image = load(assemble(LOOP, CpuTarget(probe().level)))
+    def _machine_code(self, function: int, params: Any, enter: str = "") -> Callable[[int], None]:
+        text = LOOP.format(enter=enter)
+        image = load(assemble(text, CpuTarget(probe().level)))
         pointer, size = ctypes.c_void_p, ctypes.c_int64
         kind = ctypes.CFUNCTYPE(
-            ctypes.c_int, pointer, pointer, pointer, pointer, ctypes.c_int, size
+            ctypes.c_int, pointer, pointer, pointer, pointer, ctypes.c_int, size, pointer, pointer
         )
         loop, where = kind(image.address("loop")), driver.address("cuLaunchKernel")
-        stream, params = self._device.own.handle, ctypes.addressof(self._params)
+        place, context = driver.address("cuCtxSetCurrent"), int(self._device.context.handle)
+        stream, address = self._device.own.handle, ctypes.addressof(params)
 
         def run(count: int) -> None:
             assert image is not None  # keeps the code
-            status = loop(where, self._function, stream, params, self._block, count)
+            status = loop(where, function, stream, address, self._block, count, place, context)
             assert status == 0, status
 
         return run
+
+    def _apart(self) -> Callable[[int], None]:
+        """The loop on a kernel that does nothing, whose arguments are passed one by one."""
+        data = [one.address if isinstance(one, kj.Array) else 0 for one in self._args]
+        kinds = [".u64" if isinstance(one, kj.Array) else ".f32" for one in self._args]
+        parameters = ", ".join(f".param {kind} p{k}" for k, kind in enumerate(kinds))
+        text = APART.format(parameters=parameters)
+        self._module: Any = self._device.call("cuModuleLoadData", text.encode() + b"\0")
+        function = int(self._device.call("cuModuleGetFunction", self._module, b"apart"))
+        self._values: Any = (ctypes.c_uint64 * len(data))(*data)
+        start = ctypes.addressof(self._values)
+        self._pointers: Any = (ctypes.c_void_p * len(data))(
+            *(start + 8 * k for k in range(len(data)))
+        )
+        return self._machine_code(function, self._pointers)
 
     def _hoisted(self, count: int) -> None:
         launch, args = self._launch, self._args
@@ -138,26 +170,6 @@ class Case:
         for _ in range(count):
             launch(function, 1, 1, 1, block, 1, 1, 0, stream, params, 0)
 
-    def _cupy(self) -> Callable[[int], None]:
-        """A kernel of CuPy's own with as many arguments."""
-        cupy = importlib.import_module("cupy")
-        count = len(self._args)
-        names = [f"a{k}" for k in range(count)]
-        kinds = ["float*" if isinstance(one, kj.Array) else "float" for one in self._args]
-        text = ", ".join(f"{kind} {name}" for kind, name in zip(kinds, names, strict=True))
-        source = f'extern "C" __global__ void f({text}) {{ a0[threadIdx.x] = 1; }}'
-        kernel = cupy.RawKernel(source, "f")
-        args = tuple(
-            cupy.zeros(ELEMENTS, np.float32) if isinstance(one, kj.Array) else np.float32(one)
-            for one in self._args
-        )
-
-        def run(turns: int) -> None:
-            for _ in range(turns):
-                kernel((1,), (ELEMENTS,), args)
-
-        return run
-
     def measure(self, rounds: int) -> dict[str, float]:
         """Median seconds per launch of each way, in turns."""
         ways = self.ways()
@@ -185,7 +197,7 @@ def main(rounds: Annotated[int, typer.Option(help="turns of each way")] = 40) ->
     table = Table("way", *(f"{name}, us" for name in cases), *(f"ratio, {name}" for name in cases))
     for way in next(iter(measured.values())):
         times = [f"{found[way] * 1e6:.2f}" for found in measured.values()]
-        ratios = [f"{found[way] / found['machine code']:.2f}" for found in measured.values()]
+        ratios = [f"{found[way] / found['machine code']:.3f}" for found in measured.values()]
         table.add_row(way, *times, *ratios)
     console = Console(width=140)
     console.print(f"{device.describe()}, native extension: {NATIVE is not None}")
