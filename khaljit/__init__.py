@@ -84,7 +84,12 @@ __all__ = ["devices", "jit", *_PLACES]
 def __getattr__(name: str) -> object:
     module = _PLACES.get(name)
     if module is None:
-        raise AttributeError(f"module 'khaljit' has no attribute {name!r}")
+        from khaljit.tracer.advice import of_name  # for those who misspell
+
+        other = of_name(name)
+        raise AttributeError(
+            f"module 'khaljit' has no attribute {name!r}" + (f": write {other}" if other else "")
+        )
     found = getattr(import_module(module), _RENAMED.get(name, name))
     globals()[name] = found
     return found

@@ -99,6 +99,9 @@ class Profile:
             )
         return "\n".join(rows)
 
+    def __str__(self) -> str:
+        return self.table()
+
     def chrome_trace(self, path: str | Path) -> None:
         """Write the timings for chrome://tracing and Perfetto."""
         events = [

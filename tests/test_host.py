@@ -194,6 +194,7 @@ def test_profiles_time_each_dispatch_with_its_label(device: Device, tmp_path: Pa
     assert [entry.label for entry in entries] == ["first_pass", "second_pass"]
     assert all(np.isfinite(entry.seconds) and entry.seconds >= 0 for entry in entries)
     assert "second_pass" in profile.table()
+    assert str(profile) == profile.table()
     path = tmp_path / "trace.json"
     profile.chrome_trace(path)
     events = json.loads(path.read_text())["traceEvents"]

@@ -6,6 +6,7 @@ import dataclasses
 import functools
 import linecache
 import math
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -1506,3 +1507,36 @@ def test_extremes_of_negated_integers_and_magnitudes(dtype: str, rng: Rng) -> No
     low, high = np.minimum, np.maximum
     expected = [low(low(a, -b), c), high(c, high(-b, a)), low(low(a, np.abs(b)), c)]
     assert (out == [*expected, high(high(np.abs(a), -b), c)]).all()
+
+
+@pytest.mark.usefixtures("device")
+def test_any_all_and_extremes_look_through_every_item(rng: Rng) -> None:
+    @kj.jit
+    def kernel(a: kj.Array2[kj.f32], out: kj.Array2[kj.f32]) -> None:
+        i = kj.global_id(0)
+        row = [a[i, k] for k in range(4)]
+        out[i, 0] = any(x > 0 for x in row)
+        out[i, 1] = all(x > 0 for x in row)
+        out[i, 2] = min(x * x for x in row)
+        out[i, 3] = max(map(abs, row))
+        out[i, 4] = any((row[0] > 1, False)) and all([True, row[1] > 0])
+        out[i, 5] = any(n < 0 for n in (1, 2)) + 2 * all(n > 0 for n in (1, 2))
+
+    a = rng.normal(size=(33, 4)).astype(np.float32)
+    out = np.zeros((33, 6), np.float32)
+    kernel[33](a, out)
+    both = (a[:, 0] > 1) & (a[:, 1] > 0)
+    expected = [(a > 0).any(1), (a > 0).all(1), (a * a).min(1), abs(a).max(1), both]
+    assert (out[:, :5] == np.stack(expected, 1)).all()
+    assert (out[:, 5] == 2).all()
+
+
+def test_names_of_other_systems_are_answered_with_khaljits() -> None:
+    for name, found in (
+        ("threadIdx", "kj.local_id"),
+        ("int32", "kj.i32"),
+        ("prange", "grid_stride"),
+    ):
+        with pytest.raises(AttributeError, match=re.escape(found)):
+            getattr(kj, name)
+    assert not hasattr(kj, "global_idx")

@@ -387,3 +387,14 @@ def test_the_report_of_ptx_is_read_back(bits: int) -> None:
 @pytest.mark.parametrize("sm", ["sm_75", "sm_90"])
 def test_what_kernels_say_is_assembled(sm: str, tmp_path: Path) -> None:
     assemble(emit(loud(), sm), sm, tmp_path)
+
+
+def test_str_of_a_value_is_printed_as_the_value(device: Device, capsys: Capture) -> None:
+    @kj.jit
+    def kernel(a: kj.Array1[kj.f32]) -> None:
+        print("a is " + str(a[0]))
+
+    a = np.array([0.25], np.float32)
+    kernel[1](a)
+    device.synchronize()
+    assert capsys.readouterr().out == "a is 0.25\n"

@@ -7,6 +7,8 @@ the golden files hold the source line, and ``LINE`` for its number.
 # ruff: noqa: B018, SIM105
 from __future__ import annotations
 
+import random
+import time
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ import khaljit as kj
 TABLE = np.arange(4)
 NAMES = ["x"]
 LEAKED: list[Any] = []
+GENERATOR = np.random.default_rng()
 
 
 def raises(a: Any, n: Any, u: Any) -> None:
@@ -226,3 +229,75 @@ def walrus_in_condition(a: Any, n: Any, u: Any) -> None:
 def function_chosen_at_run_time(a: Any, n: Any, u: Any) -> None:
     double: Any = (lambda x: x + 1) if n[0] > 0 else (lambda x: x * 2)
     a[0] = double(a[0])
+
+
+def operates_on_a_whole_array(a: Any, n: Any, u: Any) -> None:
+    a += 1
+
+
+def compares_whole_arrays(a: Any, n: Any, u: Any) -> None:
+    if a == n:
+        a[0] = 1.0
+
+
+def calls_an_array(a: Any, n: Any, u: Any) -> None:
+    a[0] = a(1)
+
+
+def sums_an_array(a: Any, n: Any, u: Any) -> None:
+    a[0] = np.sum(a)
+
+
+def makes_an_array(a: Any, n: Any, u: Any) -> None:
+    a[0] = np.array([a[0], a[1]])[0]
+
+
+def writes_an_array_of_its_own(a: Any, n: Any, u: Any) -> None:
+    own = np.zeros(4)
+    own[0] = a[0]
+
+
+def sorts_values(a: Any, n: Any, u: Any) -> None:
+    a[0] = sorted((a[0], a[1]))[0]
+
+
+def formats_by_percent(a: Any, n: Any, u: Any) -> None:
+    print("%s" % n[0])  # noqa: UP031  # the mistake
+
+
+def draws_on_the_host(a: Any, n: Any, u: Any) -> None:
+    a[0] = random.random()
+
+
+def draws_with_numpy(a: Any, n: Any, u: Any) -> None:
+    a[0] = GENERATOR.normal()
+
+
+def reads_the_clock(a: Any, n: Any, u: Any) -> None:
+    a[0] = time.perf_counter()
+
+
+def a_name_of_cuda(a: Any, n: Any, u: Any) -> None:
+    a[kj.threadIdx.x] = 0.0  # type: ignore[attr-defined]  # the mistake
+
+
+def enumerates_a_range(a: Any, n: Any, u: Any) -> None:
+    for k, i in enumerate(range(n[0])):
+        a[i] = k
+
+
+def takes_a_number_apart(a: Any, n: Any, u: Any) -> None:
+    x, _ = a[0]
+    a[1] = x
+
+
+def casts_by_method(a: Any, n: Any, u: Any) -> None:
+    a[0] = n[0].astype(np.float32)
+
+
+def negative_extent(a: Any, n: Any, u: Any) -> None:
+    kj.shared(kj.f32, (8, -1))
+
+
+def shared_of_a_numpy_type(a: Any, n: Any, u: Any) -> None:
+    kj.shared(np.float32, 8)

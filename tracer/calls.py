@@ -7,15 +7,16 @@ import functools
 import sys
 from collections.abc import Callable, Mapping
 from enum import Enum
-from types import BuiltinMethodType, FunctionType, MethodType, ModuleType
+from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, Final
 
 import numpy as np
 
-from khaljit.tracer import host
+from khaljit.tracer import advice, host
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import TraceError
 from khaljit.tracer.intrinsics.storage import guard_contents
+from khaljit.tracer.memory import Array
 from khaljit.tracer.proxy import Scalar, Vector, describe, fail, is_proxy
 from khaljit.tracer.recorder import Attribute, Cell, Item, Recorder, current, user_site
 from khaljit.tracer.rewrite import is_rewritten, rewrite
@@ -52,14 +53,17 @@ def attribute(owner: Any, name: str) -> Any:
             return _call_function(getter.fget, (owner,), {})
     try:
         value = getattr(owner, name)
-    except AttributeError as error:
+    except AttributeError:
         if not isinstance(owner, ModuleType):
             raise
         import difflib  # for those who misspell
 
+        other = advice.of_name(name) if owner.__name__ == "khaljit" else None
         close = difflib.get_close_matches(name, dir(owner), 1)
         mend = f"did you mean {owner.__name__}.{close[0]}?" if close else None
-        raise TraceError(str(error), at=user_site(), mend=mend) from None
+        mend = f"write {other}" if other else mend
+        message = f"module {owner.__name__!r} has no attribute {name!r}"
+        raise TraceError(message, at=user_site(), mend=mend) from None
     if is_proxy(owner) or isinstance(owner, DType | np.generic | Enum):
         return value
     if isinstance(owner, ModuleType) and is_library(owner.__name__):
@@ -121,6 +125,8 @@ def is_library(module: str) -> bool:
     return root in ("khaljit", "numpy") or root in sys.stdlib_module_names
 
 
+_PASSING: Final = frozenset({GeneratorType, map, zip, filter})  # can be looked through once
+
 # Functions that read from an object, which may be one from outside.
 _READING: Final[dict[object, Callable[..., Any]]] = {
     getattr: _getattr,
@@ -139,6 +145,8 @@ def call(function: Any, *args: Any, **kwargs: Any) -> Any:
         always = mapped = None
     if always is not None:
         return always(*args, **kwargs)
+    if mapped is not None and len(args) == 1 and type(args[0]) in _PASSING:
+        args = (tuple(args[0]),)
     if mapped is not None and has_proxy(args):
         return mapped(*args, **kwargs)
     if isinstance(function, FunctionType):
@@ -154,6 +162,8 @@ def call(function: Any, *args: Any, **kwargs: Any) -> Any:
             refuse_mutation(function.__self__)
         _refuse_foreign(function, args)
         return function(*args, **kwargs)
+    if is_proxy(function):
+        fail(f"{describe(function)} is called", "index it with brackets: a[i]")
     inline = getattr(function, "__kj_inline__", None)
     if inline is not None:
         return call(inline(), *args, **kwargs)
@@ -177,16 +187,25 @@ def _refuse_foreign(function: Any, args: tuple[Any, ...]) -> None:
         if isinstance(arg, np.ndarray) and id(arg) in recorder.outside:
             guard_contents(recorder, arg)
     module = getattr(function, "__module__", None) or ""
-    foreign = isinstance(function, np.ufunc) or module.partition(".")[0] in _FOREIGN
+    root = module.partition(".")[0]
+    if root == "khaljit":
+        return
+    owner = getattr(function, "__self__", None)
+    place = module or ("numpy" if owner is None else type(owner).__module__)
+    name = f"{place}.{getattr(function, '__name__', function)}"
+    mend = advice.once(function)
+    if mend is not None:
+        fail(f"{name} is called once, while the kernel is recorded, for all invocations", mend)
+    foreign = isinstance(function, np.ufunc) or root in _FOREIGN or name in _NOT_RECORDED
     if foreign and has_proxy(args):
-        name = f"{module or 'numpy'}.{getattr(function, '__name__', function)}"
         fail(
-            f"{name} has no meaning in a kernel",
-            "see the documentation for the host functions that have; or use khaljit's own",
+            f"{name.removeprefix('builtins.')} has no meaning in a kernel",
+            advice.instead_of(name, any(isinstance(one, Array) for one in args)),
         )
 
 
 _FOREIGN: Final = ("numpy", "math", "cmath")
+_NOT_RECORDED: Final = frozenset(f"builtins.{name}" for name in ("hash", "sorted"))
 
 
 def _call_function(function: FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

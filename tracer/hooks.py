@@ -240,7 +240,10 @@ def _assign_on_host(owner: Any, steps: list[Step], value: Any) -> Any:
             return owner
         value = changed
     if isinstance(owner, np.ndarray):
-        fail("a captured NumPy array is written", "pass it as an argument")
+        fail(
+            "a NumPy array is written that is no argument of the kernel",
+            "pass it as an argument; memory of each invocation is kj.local(dtype, shape)",
+        )
     if is_attribute or isinstance(owner, tuple):
         what = f"an attribute of {describe(owner)}" if is_attribute else "an item of a tuple"
         fail(

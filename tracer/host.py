@@ -50,6 +50,14 @@ def _sum(items: Any, start: Any = 0) -> Any:
     return reduce(operator.add, items, start)
 
 
+def _any(items: Any) -> Any:
+    return reduce(operator.or_, map(_to_bool, items), False)
+
+
+def _all(items: Any) -> Any:
+    return reduce(operator.and_, map(_to_bool, items), True)
+
+
 def _round(x: Any, digits: Any = None) -> Any:
     if digits is not None:
         fail("round() to digits is not recorded", "scale, round and scale back")
@@ -193,6 +201,9 @@ TABLE: Final[dict[object, Callable[..., Any]]] = {
     builtins.min: _min,
     builtins.max: _max,
     builtins.sum: _sum,
+    builtins.any: _any,
+    builtins.all: _all,
+    builtins.str: format,  # the mark that stands for a value in a text
     builtins.round: _round,
     builtins.pow: _pow,
     builtins.int: _to_int,

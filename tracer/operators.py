@@ -10,6 +10,8 @@ import operator
 from collections.abc import Callable
 from typing import Any, Final, final
 
+from khaljit.tracer.memory import Array
+from khaljit.tracer.proxy import Proxy, describe, fail
 from khaljit.tracer.records import dataclass
 
 __all__ = ["BINARY", "UNARY", "Binary", "Traced", "in_place", "two"]
@@ -72,6 +74,14 @@ def two(row: Binary, a: Any, b: Any, traced: Traced) -> Any:
         result = traced(owner, method, other)
         if result is not NotImplemented:
             return result
+    for one, other in ((a, b), (b, a)):
+        if isinstance(one, Array) and other is not None:
+            fail(
+                f"{describe(one)} is an operand as a whole",
+                "compute element by element: a[i] + b[i]",
+            )
+    if isinstance(a, str) and isinstance(b, Proxy | tuple):
+        fail("% puts no run-time values into a text", 'write an f-string: f"{x}"')
     return row.function(a, b)
 
 

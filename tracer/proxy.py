@@ -196,10 +196,14 @@ class Scalar(Number):
         return repr(self) if number is None else str(number)
 
     def __getattr__(self, name: str) -> Any:
-        fail(f"{self.dtype.name} has no attribute {name!r}")
+        cast = "to change its type, write kj.f32(x)"
+        fail(f"{self.dtype.name} has no attribute {name!r}", f"a number has none; {cast}")
 
     def __getitem__(self, key: object) -> Any:
         fail(f"{self.dtype.name} cannot be indexed", "only arrays, vectors and tuples can")
+
+    def __iter__(self) -> Any:
+        fail(f"{self.dtype.name} has no parts", "only vectors and tuples can be taken apart")
 
 
 _SWIZZLES: Final = ("xyzw", "rgba", "stpq")

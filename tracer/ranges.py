@@ -35,7 +35,7 @@ class Range:
         if not self.on_host:
             fail(
                 "a range over run-time values is used as a list of numbers",
-                "use it in a `for` statement",
+                "loop over it alone, as `for i in range(n)`, and compute other counters from i",
             )
         return range(self.start, self.stop, self.step)
 
