@@ -105,12 +105,12 @@ lgamma = _unary(Op.LGAMMA, "Logarithm of the absolute value of the gamma functio
 
 
 def _rounding(op: Op, text: str) -> Callable[[Any], Any]:
+    of_floats = _unary(op, text)
+
     def function(x: Any) -> Any:
         if (is_vector(x) or isinstance(x, Scalar)) and x.dtype.is_integer:
             return x
-        if not is_vector(x) and not isinstance(x, Scalar):
-            current(f"kj.{op.value}")
-        return float_function(op, x)
+        return of_floats(x)
 
     function.__name__ = function.__qualname__ = op.value
     function.__doc__ = text

@@ -108,24 +108,17 @@ class _Choose(PathRewriter):
         if decided is not None:
             chosen: tuple[Value, ...] = yield self.taken(value, decided)
             return chosen
-        mark = self.mark()
-        self.assume(condition, True)
-        then = yield self.region(value.regions[0])
-        self.forget(mark)
-        self.assume(condition, False)
-        orelse = yield self.region(value.regions[1])
-        self.forget(mark)
-        self.builder.at = value.at
+        results: tuple[Value, ...] = yield super().if_(value)
+        return results
+
+    def joined(self, condition: Value, then: Region, orelse: Region) -> tuple[Value, ...]:
         if self._is_select(then, orelse):
             return tuple(
                 yes if yes is no else self.builder.select(condition, yes, no)
                 for yes, no in zip(then.end.args, orelse.end.args, strict=True)
             )
         results = self.branch(condition, then, orelse)
-        goes_on = [arm for arm in (then, orelse) if arm.end.op is Op.YIELD]
-        if len(goes_on) == 1:
-            self.assume(condition, goes_on[0] is then)
-        return _forwarded(goes_on, results)
+        return _forwarded([arm for arm in (then, orelse) if arm.end.op is Op.YIELD], results)
 
     def _is_select(self, then: Region, orelse: Region) -> bool:
         if then.body or orelse.body or then.end.op is not Op.YIELD or orelse.end.op is not Op.YIELD:

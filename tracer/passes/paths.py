@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 
-from khaljit.tracer.ir import Value
+from khaljit.tracer.ir import Region, Value
 from khaljit.tracer.ops import Op
 from khaljit.tracer.rewriting import Rewriter, Walk
 
@@ -57,11 +57,15 @@ class PathRewriter(Rewriter):
         orelse = yield self.region(value.regions[1])
         self.forget(mark)
         self.builder.at = value.at
-        results = self.branch(condition, then, orelse)
+        results = self.joined(condition, then, orelse)
         goes_on = then.end.op is Op.YIELD, orelse.end.op is Op.YIELD
         if goes_on[0] is not goes_on[1]:
             self.assume(condition, goes_on[0])
         return results
+
+    def joined(self, condition: Value, then: Region, orelse: Region) -> tuple[Value, ...]:
+        """What an ``if`` of these arms gives."""
+        return self.branch(condition, then, orelse)
 
     def taken(self, value: Value, truth: bool) -> Walk[tuple[Value, ...]]:
         """The arm of an ``if`` whose condition is known, in place of the ``if``."""

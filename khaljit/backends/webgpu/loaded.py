@@ -23,6 +23,7 @@ from khaljit.extension import NATIVE
 from khaljit.grids import Grid, Indirect
 from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.ir import Trace
+from khaljit.tracer.records import dataclass
 
 if TYPE_CHECKING:
     from khaljit.backends.webgpu.device import WebGpuDevice
@@ -73,6 +74,17 @@ class _Variant:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """A launch's grid: as the user gave it, in workgroups, and as it is dispatched."""
+
+    extents: Grid
+    groups: Grid
+    counts: Grid | tuple[Memory, int]
+    folded: bool
+
+
+@final
 class WebGpuLoaded(Loaded):
     """A kernel with its variants."""
 
@@ -91,53 +103,26 @@ class WebGpuLoaded(Loaded):
         groups: Grid | Indirect,
     ) -> None:
         """Record a dispatch."""
-        counts: Sequence[int] | tuple[Memory, int]
-        if isinstance(groups, Indirect):
-            if self._trace.workgroup is not None:
-                array = groups.array
-                counts = (array.buffer, array.offset + 4 * groups.offset)
-                self._record(operands, numbers, NO_GRID, NO_GRID, counts, False)
-                return
-            groups = groups.read()  # the code must know the grid's invocations
+        if isinstance(groups, Indirect) and self._must_read_grid:
+            groups = groups.read()
             if 0 in groups:
                 return
-        own = self._own_groups(groups)
-        folded = max(own) > MAX_GROUPS
-        counts = self._folded(own) if folded else own
-        self._record(operands, numbers, groups, own, counts, folded)
-
-    def _record(
-        self,
-        operands: Sequence[Operand],
-        numbers: Sequence[int | float | bool],
-        extents: Grid,
-        groups: Grid,
-        counts: Sequence[int] | tuple[Memory, int],
-        folded: bool,
-    ) -> None:
-        device = self._device
-        with device.lock:
-            variant, group = self._bound(operands, folded)
-            variant.pipeline.record(group, variant.pack(operands, numbers, extents, groups), counts)
+        grid = self._grid(groups)
+        with self._device.lock:
+            variant, group = self._bound(operands, grid.folded)
+            packed = variant.pack(operands, numbers, grid.extents, grid.groups)
+            variant.pipeline.record(group, packed, grid.counts)
 
     def prepare(self, operands: Sequence[Operand], groups: Grid | Indirect) -> Prepared | None:
         """A dispatch of these arrays, ready but for its numbers; None where the host must read the
         grid first."""
-        counts: Sequence[int] | tuple[Memory, int]
-        extents = own = NO_GRID
-        folded = False
-        if isinstance(groups, Indirect):
-            if self._trace.workgroup is None:
-                return None
-            counts = (groups.array.buffer, groups.array.offset + 4 * groups.offset)
-        else:
-            extents, own = groups, self._own_groups(groups)
-            folded = max(own) > MAX_GROUPS
-            counts = self._folded(own) if folded else own
+        if isinstance(groups, Indirect) and self._must_read_grid:
+            return None
+        grid = self._grid(groups)
         with self._device.lock:
-            variant, group = self._bound(operands, folded)
-        pack = variant.numbers.bind(operands, extents, own)
-        return Prepared(variant.pipeline, group, pack, counts)
+            variant, group = self._bound(operands, grid.folded)
+        pack = variant.numbers.bind(operands, grid.extents, grid.groups)
+        return Prepared(variant.pipeline, group, pack, grid.counts)
 
     def native(self) -> NativeTarget:
         """By `repeat`."""
@@ -198,6 +183,20 @@ class WebGpuLoaded(Loaded):
                 mend=f"{self._device} binds at most {limit} bytes",
             )
         return buffer.nbytes
+
+    @property
+    def _must_read_grid(self) -> bool:
+        """Whether the code must know a grid that the device has: its invocations."""
+        return self._trace.workgroup is None
+
+    def _grid(self, groups: Grid | Indirect) -> _Grid:
+        if isinstance(groups, Indirect):
+            array = groups.array
+            counts = (array.buffer, array.offset + 4 * groups.offset)
+            return _Grid(NO_GRID, NO_GRID, counts, folded=False)
+        own = self._own_groups(groups)
+        folded = max(own) > MAX_GROUPS
+        return _Grid(groups, own, self._folded(own) if folded else own, folded)
 
     def _own_groups(self, groups: Grid) -> Grid:
         """Workgroups per axis: the launch's, or the backend's that hold its invocations."""
