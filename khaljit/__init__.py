@@ -4,6 +4,7 @@ from importlib import import_module
 
 from khaljit.devices import devices  # these two have their modules' names, so they come at once
 from khaljit.jit import jit
+from khaljit.tracer.intrinsics.ids import global_id  # every kernel's first question
 
 # What else there is, by the module that it is loaded from when it is first asked for: a process
 # pays for what it uses. To add a name: here, and in `__init__.pyi`.
@@ -28,7 +29,7 @@ _NAMES = {
         "bitcast clz ctz extract_bits insert_bits mulhi popcount reverse_bits rotate"
     ),
     "khaljit.tracer.intrinsics.ids": (
-        "global_id grid_stride index lane_id local_id local_index max_subgroups num_subgroups "
+        "grid_stride index lane_id local_id local_index max_subgroups num_subgroups "
         "num_workgroups subgroup_id subgroup_size unroll workgroup_id workgroup_size"
     ),
     "khaljit.tracer.intrinsics.numbers": (
@@ -78,7 +79,7 @@ _NAMES = {
 _PLACES = {name: module for module, names in _NAMES.items() for name in names.split()}
 _RENAMED = {"bool": "bool_"}
 
-__all__ = ["devices", "jit", *_PLACES]
+__all__ = ["devices", "global_id", "jit", *_PLACES]
 
 
 def __getattr__(name: str) -> object:

@@ -9,6 +9,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from khaljit.backends.base import Device, Target
+from khaljit.backends.cpu.device import CpuDevice  # the default: most processes have a use for it
 from khaljit.extension import Watched
 from khaljit.tracer.errors import ArgumentValueError, DeviceError, KhaljitError
 
@@ -16,8 +17,6 @@ __all__ = ["CURRENT", "current_device", "device", "devices", "target", "use"]
 
 
 def _cpu(number: int | None, **options: Any) -> Device:
-    from khaljit.backends.cpu.device import CpuDevice
-
     _refuse_number("cpu", number)
     return CpuDevice(**options)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import re
 import sys
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -132,7 +131,7 @@ def _llvmlite_version() -> str | None:
     path = os.path.join(os.path.dirname(spec.origin), "_version.py")
     try:
         with open(path, encoding="utf-8") as source:
-            found = re.search(r"^version_version = '([^']+)'", source.read(), re.MULTILINE)
+            _, _, rest = source.read().partition("version_version = '")
     except OSError:
         return "unknown"
-    return found.group(1) if found else "unknown"
+    return rest.partition("'")[0] or "unknown"
