@@ -1,13 +1,11 @@
 """Whole processes, from spawn to first result, with empty caches and with full ones.
 
-What Python itself compiles of the sources is there in both cases, as after an installation.
+What Python itself compiles of the sources is there in both cases, as after an installation. As a
+table, and in turns: ``python -m benchmarks.starting``.
 """
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -15,11 +13,22 @@ from typing import Any, Final
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from benchmarks.start import IMPLEMENTATIONS, PROGRAMS
+from benchmarks.starting.processes import BARE, Start, environment, is_installed, start
+from benchmarks.starting.program import IMPLEMENTATIONS, PROGRAMS
 
-ROOT: Final = Path(__file__).resolve().parent.parent
 ROUNDS: Final = 5
 HEAVY: Final = ("llvmlite", "numba", "scipy", "wgpu", "cuda")
+
+implementations = pytest.mark.parametrize(
+    "implementation",
+    [
+        pytest.param(
+            name,
+            marks=pytest.mark.skipif(not is_installed(name), reason=f"{name} is not installed"),
+        )
+        for name in (BARE, *IMPLEMENTATIONS)
+    ],
+)
 
 
 @pytest.fixture(scope="session")
@@ -28,30 +37,7 @@ def bytecode(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("bytecode")
 
 
-def _environment(bytecode: Path, caches: Path) -> Mapping[str, str]:
-    environment = {
-        **os.environ,
-        "PYTHONPYCACHEPREFIX": str(bytecode),
-        "KHALJIT_CACHE_DIR": str(caches / "khaljit"),
-        "NUMBA_CACHE_DIR": str(caches / "numba"),
-    }
-    environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    return environment
-
-
-def _first_result(implementation: str, program: str, environment: Mapping[str, str]) -> set[str]:
-    """Start a process and return when its first result is there; the modules that it loaded."""
-    command = [sys.executable, "-m", "benchmarks.start", implementation, program]
-    with subprocess.Popen(
-        command, env=environment, cwd=ROOT, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        line = process.stdout.readline()
-    assert process.returncode == 0
-    return set(line.split())
-
-
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@implementations
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_cold_start(
     program: str,
@@ -64,24 +50,28 @@ def test_cold_start(
 
     def fresh() -> tuple[tuple[str, str, Mapping[str, str]], dict[str, object]]:
         caches = tmp_path_factory.mktemp("caches")
-        return (implementation, program, _environment(bytecode, caches)), {}
+        return (implementation, program, environment(bytecode, caches)), {}
 
-    _first_result(*fresh()[0])  # for the compiled sources
+    start(*fresh()[0])  # for the compiled sources
     rounds: Any = benchmark.pedantic  # untyped
-    rounds(_first_result, setup=fresh, rounds=ROUNDS)
+    rounds(start, setup=fresh, rounds=ROUNDS)
 
 
-@pytest.mark.parametrize("implementation", IMPLEMENTATIONS)
+@implementations
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_warm_start(
     program: str, implementation: str, benchmark: BenchmarkFixture, bytecode: Path, tmp_path: Path
 ) -> None:
     benchmark.group = f"warm start, {program}"
-    environment = _environment(bytecode, tmp_path)
-    _first_result(implementation, program, environment)
+    seen = environment(bytecode, tmp_path)
+    for _ in range(2):
+        start(implementation, program, seen)
+    found: list[Start] = []
     rounds: Any = benchmark.pedantic  # untyped
-    loaded = rounds(_first_result, (implementation, program, environment), rounds=ROUNDS)
-    benchmark.extra_info["modules"] = len(loaded)
+    rounds(lambda: found.append(start(implementation, program, seen)), rounds=ROUNDS)
+    benchmark.extra_info["imports, ms"] = round(min(one.imports for one in found), 1)
+    benchmark.extra_info["after imports, ms"] = round(min(one.first for one in found), 1)
+    benchmark.extra_info["modules"] = len(found[0].modules)
     if implementation == "khaljit":
-        heavy = [name for name in HEAVY if name in loaded]
+        heavy = [name for name in HEAVY if name in found[0].modules]
         assert not heavy, f"a warm start loads {heavy}"

@@ -126,6 +126,14 @@ def test_the_version_of_nvjitlink_is_the_librarys() -> None:
     assert found == ".".join(map(str, library.version()))
 
 
+def test_the_version_of_ptxas_is_what_it_says() -> None:
+    path = assembling.tool_path("ptxas")
+    if path is None:
+        pytest.skip("no ptxas here")
+    done = subprocess.run([path, "--version"], capture_output=True, text=True, check=True)
+    assert f"V{assembling.tool_version('ptxas')}\n" in done.stdout
+
+
 def test_machine_code_is_made_by_whichever_tool_is_here(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

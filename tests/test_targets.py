@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+import llvmlite
 import pytest
 
 import khaljit as kj
@@ -20,6 +21,7 @@ from khaljit.codegen.webgpu.lower import Variant
 from khaljit.compiler import find
 from khaljit.devices import target
 
+HERE = Cpu(CpuTarget("x86-64"))
 FULL = webgpu(
     frozenset({"shader-f16", "shader-int64", "subgroup"}),
     max_workgroup=1024,
@@ -145,6 +147,11 @@ def test_a_processor_takes_the_highest_level_below_its_own_where_nothing_compile
     assert found.key == scale.compile("f64[:], f64", target="cpu:x86-64-linux").key
     with pytest.raises(kj.DeviceError, match="no llvmlite is here"):
         scale.compile("f64[:], f64", target="cpu:x86-64-v4-win32")
+
+
+def test_the_version_of_llvmlite_is_told_without_loading_it() -> None:
+    assert HERE.tool_version("llvmlite") == llvmlite.__version__
+    assert HERE.tool_version("ptxas") is None
 
 
 def test_portable_ptx_is_text_for_the_oldest_architecture() -> None:

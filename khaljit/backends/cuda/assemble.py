@@ -72,11 +72,17 @@ def _nvjitlink_version() -> str | None:
 
 def _wheel_version(distribution: str) -> str | None:
     """The version of a wheel of NVIDIA's beside the others, by the name of its folder."""
-    spec = find_spec("nvidia")
-    for folder in (spec.submodule_search_locations or ()) if spec is not None else ():
-        for found in Path(folder).parent.glob(f"{distribution}-*.dist-info"):
-            return found.name.removesuffix(".dist-info").partition("-")[2]
+    for folder in _wheels():
+        for found in os.listdir(os.path.dirname(folder)):
+            if found.startswith(f"{distribution}-") and found.endswith(".dist-info"):
+                return found.removesuffix(".dist-info").partition("-")[2]
     return None
+
+
+def _wheels() -> list[str]:
+    """The folders that NVIDIA's wheels share, each beside what describes them."""
+    spec = find_spec("nvidia")
+    return [] if spec is None else [*(spec.submodule_search_locations or ())]
 
 
 def _by_nvjitlink(ptx: str, architecture: str) -> bytes:
@@ -124,6 +130,10 @@ def _ptxas_version() -> str | None:
     path = tool_path("ptxas")
     if path is None:
         return None
+    if any(path.startswith(os.path.join(folder, "")) for folder in _wheels()):
+        version = _wheel_version("nvidia_cuda_nvcc")
+        if version is not None:  # to ask it takes 10 ms
+            return version
     try:
         done = subprocess.run(
             [path, "--version"], capture_output=True, text=True, timeout=30, check=False

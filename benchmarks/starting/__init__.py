@@ -1,0 +1,1 @@
+"""Whole processes, from their start to a first result: khaljit's and its peers'."""
