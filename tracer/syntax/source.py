@@ -78,9 +78,8 @@ def _find_def(code: CodeType, lines: Sequence[str]) -> Function | None:
     end, most = last, min(len(lines), last + 100)
     while end <= most:
         end = _end_of_block(lines, first, end)
-        tree = _parse_block(lines[first - 1 : end])
+        tree = _parse_block(lines[first - 1 : end], first)
         if tree is not None:
-            ast.increment_lineno(tree, first - 1)
             for node in ast.walk(tree):
                 if isinstance(node, ast.FunctionDef) and node.name == code.co_name:
                     return node
@@ -102,21 +101,16 @@ def _end_of_block(lines: Sequence[str], first: int, end: int) -> int:
     return end
 
 
-def _parse_block(lines: Sequence[str]) -> ast.Module | None:
-    """Parse an indented block. Columns stay right: the block is put under an `if` of one line."""
-    text = "".join(lines)
-    indent = len(lines[0]) - len(lines[0].lstrip())
-    if indent == 0:
-        try:
-            return ast.parse(text)
-        except SyntaxError:
-            return None
+def _parse_block(lines: Sequence[str], first: int) -> ast.Module | None:
+    """Parse a block that begins at a line. What comes before it is empty but for the `if` of an
+    indented one, so that lines and columns are right."""
+    indented = lines[0][0].isspace()
+    above = "\n" * (first - 2) + "if 1:\n" if indented else "\n" * (first - 1)
     try:
-        tree = ast.parse("if 1:\n" + text)
+        tree = ast.parse(above + "".join(lines))
     except SyntaxError:
         return None
-    ast.increment_lineno(tree, -1)
-    return tree
+    return ast.increment_lineno(tree, -1) if indented and first == 1 else tree
 
 
 def _find_lambda(code: CodeType, lines: Sequence[str]) -> Function | None:
