@@ -12,7 +12,6 @@ blends its results. All others are plain loops.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import field
 from itertools import islice
 from typing import Final, final
 
@@ -20,17 +19,17 @@ from khaljit.codegen.llvm.atomics import atomic
 from khaljit.codegen.llvm.code import Code
 from khaljit.codegen.llvm.collectives import collective
 from khaljit.codegen.llvm.conditions import all_lanes
-from khaljit.codegen.llvm.flow import Edge, Flow, Names, position
+from khaljit.codegen.llvm.flow import Edge, Escape, Flow, Names, position
+from khaljit.codegen.llvm.loops import Loop, own_ends
 from khaljit.codegen.llvm.memory import load, store
 from khaljit.codegen.llvm.pure import pure, settled
 from khaljit.codegen.llvm.strided import find_group, store_group
 from khaljit.codegen.llvm.values import Held, Mask
-from khaljit.tracer.ir import Region, Value, effects
+from khaljit.tracer.ir import Region, Value
 from khaljit.tracer.ops import Op
 from khaljit.tracer.records import dataclass
-from khaljit.tracer.uniformity import Scope
 
-__all__ = ["Escape", "Loop", "Walk"]
+__all__ = ["Walk"]
 
 # An arm with no effects and at most this many computations runs without being branched around.
 CHEAP: Final = 16
@@ -41,15 +40,6 @@ RARELY: Final = ', !prof !{!"branch_weights", i32 1, i32 30}'
 
 
 @final
-@dataclass(slots=True)
-class Escape:
-    """Where control goes when no lane is left; ``blocks`` are those that it comes from."""
-
-    label: str
-    blocks: list[str] = field(default_factory=list)
-
-
-@final
 @dataclass(frozen=True, slots=True)
 class Arm:
     """What came out of an arm: the lanes, the values, and whether all that went in came out."""
@@ -57,42 +47,6 @@ class Arm:
     mask: Names
     values: tuple[Names, ...]
     whole: bool
-
-
-@final
-@dataclass(slots=True)
-class Loop:
-    """A loop being generated.
-
-    Attributes:
-        node: the ``loop``.
-        apart: lanes leave it at different iterations.
-        several: it has several ``continue``, which may each bring some of the lanes.
-        header: where an iteration begins.
-        latch: where an iteration ends.
-        exit: where the loop ends.
-        outside: where control goes when no lane is left after the loop.
-        params: stack slots of the carried values.
-        results: stack slots of the results that somebody reads.
-        active: stack slots of the mask of the lanes that run, where lanes leave apart.
-        continued: stack slots of the mask of the lanes that are through with this iteration.
-        left: stack slots of the mask of the lanes that broke out, where others returned.
-        waiting: some lanes may be through with this iteration.
-    """
-
-    node: Value
-    apart: bool
-    several: bool
-    header: str
-    latch: Escape
-    exit: str
-    outside: Escape
-    params: list[tuple[Value, Names]] = field(default_factory=list)
-    results: list[tuple[Value, Names]] = field(default_factory=list)
-    active: Names = ()
-    continued: Names = ()
-    left: Names = ()
-    waiting: bool = False
 
 
 @final
@@ -395,77 +349,21 @@ class Walk:
         """A loop; whether any lane is left after it."""
         code, body = self.code, node.regions[0]
         mask, bail = code.mask, code.bail
-        loop = self._begin(node)
+        loop = Loop(self.flow, node, self._escape)
         outer, self._escape = self._escape, loop.latch
         self._loops.append(loop)
         self.w.open(loop.header)
         code.values.enter()
-        self._enter_iteration(loop)
+        loop.enter()
         if code.writes(body):  # by the second iteration there is no way back
             code.wrote()
         self.region(body)
         code.values.leave()
         self._loops.pop()
         self._escape = outer
-        self._end_iteration(loop)
+        loop.close()
         code.bail = None if code.writes(body) else bail
         return self._after(loop, mask)
-
-    def _begin(self, node: Value) -> Loop:
-        """Slots for what a loop carries, with what it starts from."""
-        code, body = self.code, node.regions[0]
-        ends = own_ends(body)
-        loop = Loop(
-            node,
-            apart=not code.scalar and code.whole.exits[node] > Scope.SUBGROUP,
-            several=sum(end.op is Op.CONTINUE for end in ends) > 1,
-            header=self.w.label(),
-            latch=Escape(self.w.label()),
-            exit=self.w.label(),
-            outside=self._escape,
-        )
-        for param, initial in zip(body.params, node.args, strict=True):
-            if param in code.used:
-                names = self.flow.names(param, code.values.get(initial))
-                loop.params.append((param, self.flow.slots(self.flow.type(param), names)))
-        for result in self.flow.results(node):
-            slots = self.flow.slots(self.flow.type(result), self.flow.nothing(result))
-            loop.results.append((result, slots))
-        if loop.apart:
-            type_ = code.lanes.mask
-            loop.active = self.flow.slots(
-                type_, code.lanes.full() if code.mask is None else code.mask
-            )
-            none = ("zeroinitializer",) * code.lanes.parts
-            loop.continued = self.flow.slots(type_, none)
-            if any(effect.op is Op.RETURN for effect in effects(body)):
-                loop.left = self.flow.slots(type_, none)
-        return loop
-
-    def _enter_iteration(self, loop: Loop) -> None:
-        code = self.code
-        for param, slots in loop.params:
-            names = self.flow.from_slots(slots, self.flow.type(param))
-            code.values.hold(param, self.flow.held(param, names))
-        if loop.apart:
-            type_ = code.lanes.mask
-            code.mask = self.flow.from_slots(loop.active, type_)
-            self.flow.to_slots(loop.continued, type_, ("zeroinitializer",) * code.lanes.parts)
-
-    def _end_iteration(self, loop: Loop) -> None:
-        """Where lanes wait that are through with an iteration, or nobody is."""
-        if not loop.latch.blocks:
-            return
-        self.w.open(loop.latch.label)
-        if not loop.waiting:
-            self.w.jump(loop.exit)
-        elif loop.apart:
-            type_ = self.code.lanes.mask
-            mask = self.flow.from_slots(loop.continued, type_)
-            self.flow.to_slots(loop.active, type_, mask)
-            self.w.branch(self.code.lanes.any(mask), loop.header, loop.exit)
-        else:
-            self.w.jump(loop.header)
 
     def _after(self, loop: Loop, mask: Mask) -> bool:
         code = self.code
@@ -478,18 +376,12 @@ class Walk:
         if loop.left:
             code.mask = self.flow.from_slots(loop.left, code.lanes.mask)
             self._leave_if_none()
-        for result, slots in loop.results:
-            names = self.flow.from_slots(slots, self.flow.type(result))
-            code.values.hold(result, self.flow.held(result, names))
+        loop.hold_results()
         return True
 
     def _break(self, end: Value) -> None:
-        loop, code = self._loops[-1], self.code
-        for result, slots in loop.results:
-            held = code.values.get(end.args[position(result)])
-            self._carry(result, slots, held, blend=loop.apart)
-        if loop.left:
-            self._add_lanes(loop.left)
+        loop = self._loops[-1]
+        loop.carry_out(end)
         if self._escape is loop.latch and not loop.waiting:
             self.w.jump(loop.exit)
         else:
@@ -497,54 +389,10 @@ class Walk:
 
     def _continue(self, end: Value) -> None:
         loop = self._loops[-1]
-        carried = [  # all are read before any is written
-            (param, slots, self.flow.names(param, self.code.values.get(end.args[position(param)])))
-            for param, slots in loop.params
-        ]
-        for param, slots, names in carried:
-            self._carry_names(param, slots, names, blend=loop.several)
+        loop.carry_on(end)
         if self._escape is loop.latch and not loop.waiting:
-            if loop.apart:
-                type_ = self.code.lanes.mask
-                mask = self.code.mask
-                self.flow.to_slots(
-                    loop.active, type_, self.code.lanes.full() if mask is None else mask
-                )
+            loop.all_go_on()
             self.w.jump(loop.header)
-            return
-        if loop.apart:
-            self._add_lanes(loop.continued)
-        loop.waiting = True
-        self._leave()
-
-    def _carry(self, target: Value, slots: Names, held: Held, *, blend: bool) -> None:
-        self._carry_names(target, slots, self.flow.names(target, held), blend=blend)
-
-    def _carry_names(self, target: Value, slots: Names, names: Names, *, blend: bool) -> None:
-        """A value to its slots, in the active lanes only where others may be there already."""
-        type_ = self.flow.type(target)
-        if blend and self.code.mask is not None and not self.flow.told_by_one(target):
-            before = self.flow.from_slots(slots, type_)
-            names = self.code.lanes.blend(self.code.mask, target.type, names, before)
-        self.flow.to_slots(slots, type_, names)
-
-    def _add_lanes(self, slots: Names) -> None:
-        """The active lanes join those in a mask's slots."""
-        lanes, type_ = self.code.lanes, self.code.lanes.mask
-        mask = self.code.mask
-        added: Names = lanes.full()
-        if mask is not None:
-            either = lanes.either(self.flow.from_slots(slots, type_), mask)
-            assert either is not None
-            added = either
-        self.flow.to_slots(slots, type_, added)
-
-
-def own_ends(body: Region) -> list[Value]:
-    """The ``break`` and ``continue`` of a loop, not those of loops inside it."""
-    found = [body.end] if body.end.op in (Op.BREAK, Op.CONTINUE) else []
-    for effect in body.body:
-        if effect.op is Op.IF:
-            for arm in effect.regions:
-                found += own_ends(arm)
-    return found
+        else:
+            loop.wait()
+            self._leave()

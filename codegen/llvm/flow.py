@@ -6,6 +6,7 @@ flow to it are held as.
 
 from __future__ import annotations
 
+from dataclasses import field
 from typing import Final, final
 
 from khaljit.codegen.llvm.code import Code
@@ -16,7 +17,7 @@ from khaljit.tracer.dtypes import f32, f64
 from khaljit.tracer.ir import Value
 from khaljit.tracer.records import dataclass
 
-__all__ = ["Edge", "Flow", "Names", "position"]
+__all__ = ["Edge", "Escape", "Flow", "Names", "position"]
 
 Names = tuple[str, ...]  # of one scalar, or of the vectors of a value
 
@@ -29,6 +30,15 @@ class Edge:
     block: str
     mask: Mask
     values: tuple[Names, ...]
+
+
+@final
+@dataclass(slots=True)
+class Escape:
+    """Where control goes when no lane is left; ``blocks`` are those that it comes from."""
+
+    label: str
+    blocks: list[str] = field(default_factory=list)
 
 
 @final

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final, final
 
 from khaljit.codegen.llvm.code import Code, Place
-from khaljit.codegen.llvm.control import Walk, own_ends
+from khaljit.codegen.llvm.control import Walk
 from khaljit.codegen.llvm.entry import (
     Item,
     for_each_item,
@@ -27,6 +27,7 @@ from khaljit.codegen.llvm.entry import (
 )
 from khaljit.codegen.llvm.flow import position
 from khaljit.codegen.llvm.forms import TYPES
+from khaljit.codegen.llvm.loops import own_ends
 from khaljit.codegen.llvm.plan import Plan, Segment, has_barrier
 from khaljit.codegen.llvm.pure import pure
 from khaljit.codegen.llvm.values import Held

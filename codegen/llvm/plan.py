@@ -20,8 +20,8 @@ from dataclasses import field
 from typing import Final, TypeAlias, final
 
 from khaljit.codegen.llvm.code import Code
-from khaljit.codegen.llvm.control import own_ends
 from khaljit.codegen.llvm.flow import position
+from khaljit.codegen.llvm.loops import own_ends
 from khaljit.tracer.ir import Region, Value, effects, values
 from khaljit.tracer.ops import Op
 from khaljit.tracer.records import dataclass
