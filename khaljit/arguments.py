@@ -1,31 +1,38 @@
 """Arguments of a launch: read once, checked, and told apart into what specialises and what varies.
 
-`Parameters` knows a kernel's parameters. Reading a call gives a `Call`: the signature (what a
-plan is made for) and the arrays and numbers of this launch. The signature holds, per argument,
-an interned description of what the recorder needs (`khaljit.tracer.record`), and for the arrays
-together which have equal shapes, which are the same view, and the width of ``index``.
+`Parameters` knows a kernel's parameters. Reading a call gives a `Call`: what a plan is made for,
+which is the signature (`entries`), and the arrays (`operands`) and `numbers` of this launch.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import inspect
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import Enum
-from functools import cache
 from types import FunctionType
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 import numpy as np
 
 from khaljit.annotations import Annotation, ArrayOf, ConstOf, GroupOf, of_function, parse
 from khaljit.arrays import Array
+from khaljit.entries import (
+    ArrayEntry,
+    ConstEntry,
+    Group,
+    Signature,
+    array_entry,
+    const_entry,
+    fields_of,
+    scalar_entry,
+)
 from khaljit.graphs.params import ScalarParam
+from khaljit.numbers import NUMBERS, Number, describe, read_number
+from khaljit.operands import Operand, first_equal, views
 from khaljit.stored import is_bfloat16
-from khaljit.tracer.build import to_number
-from khaljit.tracer.dtypes import ALL, DType, bf16, bool_, by_numpy, f16, f32, f64, i32, index_reach
+from khaljit.tracer.dtypes import DType, bf16, by_numpy, index_reach
 from khaljit.tracer.elements import (
     ElementType,
     element_of,
@@ -38,93 +45,22 @@ from khaljit.tracer.elements import (
 )
 from khaljit.tracer.errors import (
     ArgumentError,
-    ArgumentOverflowError,
     ArgumentTypeError,
     ArgumentValueError,
 )
 from khaljit.tracer.hostvectors import HostVector
 from khaljit.tracer.instances import host_scalars, host_value, is_instance
 from khaljit.tracer.record import (
-    ArrayArgument,
-    ConstArgument,
     GroupArgument,
-    ScalarArgument,
     ValueArgument,
 )
 from khaljit.tracer.records import dataclass
 from khaljit.tracer.structs import as_elements, numpy_struct
 from khaljit.tracer.vectors import VectorType, vec
 
-__all__ = [
-    "INDEX_LIMIT",
-    "NUMBERS",
-    "ArrayEntry",
-    "Call",
-    "ConstEntry",
-    "Group",
-    "Operand",
-    "Parameters",
-    "Signature",
-    "array_entry",
-    "const_entry",
-    "fields_of",
-    "scalar_entry",
-    "views",
-]
+__all__ = ["INDEX_LIMIT", "Call", "Parameters"]
 
 INDEX_LIMIT: Final = index_reach(32)
-
-
-@final
-@dataclass(slots=True)
-class Operand:
-    """An array argument of one launch.
-
-    Attributes:
-        name: the parameter's, for messages.
-        owner: the NumPy array or khaljit array that was passed.
-        dtype: the type of its elements.
-        shape: of the axes that the kernel sees.
-        strides: in the units that kernels count.
-        address: of the first element; what tells places apart where a device has none.
-    """
-
-    name: str
-    owner: np.ndarray[Any, Any] | Array[Any]
-    dtype: ElementType
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    address: int
-
-    def span(self) -> tuple[int, int]:
-        """The addresses between which it lies."""
-        element = element_of(self.dtype)
-        align = element.align
-        start, stop = self.address, self.address + element.size
-        for extent, stride in zip(self.shape, self.strides, strict=True):
-            if extent == 0:
-                return start, start
-            if stride < 0:
-                start += (extent - 1) * stride * align
-            else:
-                stop += (extent - 1) * stride * align
-        return start, stop
-
-
-class Signature(NamedTuple):
-    """What a plan is made for.
-
-    Attributes:
-        arguments: an interned description per parameter.
-        index_bits: width of ``index``: 64 where an array or the grid needs it.
-        shapes: per array the first one with an equal shape.
-        views: per array the first one that is the very same view.
-    """
-
-    arguments: tuple[object, ...]
-    index_bits: int
-    shapes: tuple[int, ...]
-    views: tuple[int, ...]
 
 
 @final
@@ -134,7 +70,7 @@ class Call:
 
     arguments: list[object] = field(default_factory=list)
     operands: list[Operand] = field(default_factory=list)
-    numbers: list[int | float | bool] = field(default_factory=list)
+    numbers: list[Number] = field(default_factory=list)
     extent: int = 0  # the largest offset of any array, in units of its alignment
 
     def signature(self, grid: int) -> Signature:
@@ -143,23 +79,9 @@ class Call:
         operands = self.operands
         shapes = same = (0,) * len(operands)
         if len(operands) > 1:
-            shapes = _first_equal([one.shape for one in operands])
+            shapes = first_equal([one.shape for one in operands])
             same = views(operands)
         return Signature(tuple(self.arguments), 64 if wide else 32, shapes, same)
-
-
-def _first_equal(items: Sequence[object]) -> tuple[int, ...]:
-    """Per item the position of the first that equals it."""
-    return tuple(items.index(item) for item in items)
-
-
-def views(operands: Sequence[Operand]) -> tuple[int, ...]:
-    """Per array the first one that is the very same view."""
-    return _first_equal([_view_of(one) for one in operands])
-
-
-def _view_of(operand: Operand) -> tuple[object, ...]:
-    return operand.address, operand.dtype, operand.shape, operand.strides
 
 
 # What to pass for NumPy's types that are no numbers of khaljit's, by their kind.
@@ -244,7 +166,7 @@ class Parameters:
 
     def _read(self, call: Call, name: str, annotation: Annotation | None, value: Any) -> object:
         if value is None:
-            return _NONE
+            return const_entry(None)
         if isinstance(value, ScalarParam):
             return self._param(call, name, annotation, value)
         if isinstance(annotation, ConstOf):
@@ -280,7 +202,7 @@ class Parameters:
         raise self._error(
             name,
             annotation,
-            _describe(value),
+            describe(value),
             "pass a NumPy array (np.asarray(x)), a khaljit array, or a number",
         )
 
@@ -320,7 +242,7 @@ class Parameters:
                 raise self._error(
                     name,
                     annotation,
-                    f"{_describe(array)} of shape {shape}",
+                    f"{describe(array)} of shape {shape}",
                     f"the last axes are those of a {name_of(element)}: {axes}, its numbers next "
                     "to each other",
                 )
@@ -365,7 +287,7 @@ class Parameters:
             return
         if not isinstance(annotation, ArrayOf):
             mend = "pass one number, such as array[0]"
-            raise self._error(name, annotation, _describe(value), mend)
+            raise self._error(name, annotation, describe(value), mend)
         if annotation.element is not None and annotation.element is not kind:
             scalar = host_dtype(annotation.element)
             target = f"{name_of(annotation.element)}.dtype" if scalar.names else f"np.{scalar}"
@@ -422,60 +344,9 @@ class Parameters:
     # Numbers.
 
     def _number(self, call: Call, name: str, annotation: Annotation | None, value: Any) -> object:
-        if isinstance(annotation, DType):
-            call.numbers.append(self._as(name, annotation, value))
-            return _SCALARS[annotation]
-        if annotation is not None:
-            raise self._error(
-                name, annotation, _describe(value), "pass an array: np.array([value])"
-            )
-        if isinstance(value, np.generic):
-            dtype = by_numpy(value.dtype)
-            if dtype is None:
-                raise self._error(name, None, _describe(value), "convert it: float(x) or int(x)")
-            call.numbers.append(value.item())
-            return _SCALARS[dtype]
-        if type(value) is int:
-            if not -(1 << 31) <= value < 1 << 31:
-                raise self._error(
-                    name,
-                    None,
-                    f"{value}, and a Python int is passed as i32, which cannot hold it",
-                    f"annotate the parameter ({name}: kj.i64), or pass kj.i64({value})",
-                    ArgumentOverflowError,
-                )
-            call.numbers.append(value)
-            return _SCALARS[i32]
-        call.numbers.append(value)
-        return _SCALARS[bool_ if type(value) is bool else f32]
-
-    def _as(self, name: str, dtype: DType, value: Any) -> int | float | bool:
-        """A number as an annotated dtype; it must fit."""
-        number = value.item() if isinstance(value, np.generic) else value
-        if dtype.is_float:
-            number = float(number)
-            largest = _LARGEST[dtype]
-            if abs(number) > largest and not math.isinf(number):
-                raise self._error(name, dtype, repr(value), "use kj.f64", ArgumentOverflowError)
-            return number
-        if isinstance(number, float):
-            raise self._error(name, dtype, f"the float {value!r}", "pass an int: int(x)")
-        if dtype is bool_:
-            if not isinstance(number, bool):
-                raise self._error(name, dtype, f"the int {value!r}", "pass True or False")
-            return number
-        low, high = dtype.limits
-        if not low <= number <= high:
-            raise self._error(
-                name,
-                dtype,
-                f"{value}, which is not between {low} and {high}",
-                f"annotate it with a wider type: {name}: kj.i64"
-                if dtype.bits < 64
-                else "no type holds it",
-                ArgumentOverflowError,
-            )
-        return int(number)
+        dtype, number = read_number(name, annotation, value, self._error)
+        call.numbers.append(number)
+        return scalar_entry(dtype)
 
     def _value(
         self, call: Call, name: str, kind: VectorType | type[Any], value: Any
@@ -505,7 +376,7 @@ class Parameters:
             return ConstEntry(kind(value))
         if isinstance(kind, type) and not isinstance(value, kind):
             raise self._error(
-                name, ConstOf(kind), _describe(value), f"pass a value of type {kind.__name__}"
+                name, ConstOf(kind), describe(value), f"pass a value of type {kind.__name__}"
             )
         try:
             hash(value)
@@ -539,7 +410,7 @@ class Parameters:
         names = fields_of(type(value), 0)
         found = annotation or parse(type(value), f"parameter {name}")
         if not isinstance(found, GroupOf):
-            raise self._error(name, annotation, _describe(value), "pass one value")
+            raise self._error(name, annotation, describe(value), "pass one value")
         values = tuple(getattr(value, one) for one in names)
         return self._group(call, name, type(value), names, found.parts, values)
 
@@ -559,95 +430,5 @@ class Parameters:
         return Group(make, names, parts)
 
 
-def fields_of(make: Any, count: int) -> tuple[str, ...]:
-    """What the parts of a dataclass or named tuple are called; of a tuple with so many parts, their
-    positions."""
-    if dataclasses.is_dataclass(make):
-        return tuple(one.name for one in dataclasses.fields(make))
-    return getattr(make, "_fields", None) or tuple(str(k) for k in range(count))
-
-
 def _axes(ndim: int) -> str:
     return "1 axis" if ndim == 1 else f"{ndim} axes"
-
-
-def _describe(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"a NumPy array of {value.dtype}"
-    if isinstance(value, Array):
-        return f"an array of {value.dtype!r} on {value.device}"
-    if type(value) in NUMBERS:
-        return f"the {type(value).__name__} {value!r}"
-    return f"a {type(value).__name__}"
-
-
-NUMBERS: Final = frozenset({int, float, bool})
-_SCALARS: Final = {dtype: ScalarArgument(dtype) for dtype in ALL}
-_LARGEST: Final = {
-    dtype: to_number(dtype, bits)
-    for dtype, bits in ((f16, 0x7BFF), (bf16, 0x7F7F), (f32, 0x7F7FFFFF), (f64, 0x7FEFFFFFFFFFFFFF))
-}
-
-
-# Interned descriptions: equal ones are one object, so that signatures compare by identity.
-
-
-@final
-class ArrayEntry:
-    __slots__ = ("argument",)
-
-    def __init__(self, argument: ArrayArgument) -> None:
-        self.argument: Final = argument
-
-
-def array_entry(kind: ElementType, ndim: int, contiguous: bool, aligned: bool) -> ArrayEntry:
-    """The description of an array."""
-    return _interned(ArrayArgument(kind, ndim, contiguous, aligned))
-
-
-@cache
-def _interned(argument: ArrayArgument) -> ArrayEntry:
-    return ArrayEntry(argument)
-
-
-@final
-class ConstEntry:
-    """A constant, told apart by its exact type and value: 1, True and 1.0 are three."""
-
-    __slots__ = ("_key", "argument")
-
-    def __init__(self, value: Any) -> None:
-        self.argument: Final = ConstArgument(value)
-        self._key: Final = (type(value), repr(value) if isinstance(value, float) else value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ConstEntry) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A tuple, named tuple or dataclass of descriptions."""
-
-    make: Any
-    names: tuple[str, ...]
-    parts: tuple[object, ...]
-
-
-_NONE: Final = ConstEntry(None)
-
-
-def const_entry(value: Any) -> object:
-    """The description of a constant."""
-    return _NONE if value is None else ConstEntry(value)
-
-
-def scalar_entry(kind: ElementType) -> object:
-    """The description of a run-time number, vector or struct."""
-    if isinstance(kind, DType):
-        return _SCALARS[kind]
-    assert isinstance(kind, VectorType | type)
-    return ValueArgument(kind)

@@ -8,11 +8,11 @@ from typing import Any, final
 
 import numpy as np
 
-from khaljit.arguments import Operand
 from khaljit.arrays import Array
 from khaljit.backends.base import Device, Loaded
 from khaljit.graphs.capture import capture_of, refuse
 from khaljit.grids import Grid, Indirect
+from khaljit.operands import Operand
 from khaljit.profiling import profile_of
 from khaljit.tracer.recorder import Guard
 from khaljit.tracer.records import dataclass

@@ -28,12 +28,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 from khaljit.annotations import ArrayOf
-from khaljit.arguments import Operand, Parameters
+from khaljit.arguments import Parameters
 from khaljit.arrays import Array
 from khaljit.dispatch import Dispatch
-from khaljit.grids import Grid, Indirect, groups_of, parse_grid
-from khaljit.jit import Workgroup, check_operands, parse_workgroup
+from khaljit.grids import Grid, Indirect, Workgroup, groups_of, parse_grid, parse_workgroup
 from khaljit.launching import Bound, Launch, bind
+from khaljit.operands import Operand, check_operands
 from khaljit.signatures import parse_annotation, split_signature
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import ArgumentValueError

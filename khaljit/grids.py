@@ -1,4 +1,4 @@
-"""Grids: how many invocations a launch runs."""
+"""Grids and workgroups: how many invocations a launch runs, and how many of them together."""
 
 from __future__ import annotations
 
@@ -10,11 +10,21 @@ from khaljit.graphs.capture import unwatched
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
 from khaljit.tracer.records import dataclass
 
-__all__ = ["Grid", "Indirect", "Workgroups", "groups_of", "over", "parse_grid"]
+__all__ = [
+    "Grid",
+    "Indirect",
+    "Workgroup",
+    "Workgroups",
+    "groups_of",
+    "over",
+    "parse_grid",
+    "parse_workgroup",
+]
 
 MAX_EXTENT: Final = (1 << 63) - 1
 
 Grid = tuple[int, int, int]
+Workgroup = tuple[int, int, int]
 
 
 @final
@@ -114,7 +124,7 @@ def _extent(part: Any, grid: Any) -> int:
     return int(part)
 
 
-def groups_of(grid: Grid, counts_groups: bool, workgroup: tuple[int, int, int] | None) -> Grid:
+def groups_of(grid: Grid, counts_groups: bool, workgroup: Workgroup | None) -> Grid:
     """How many workgroups cover a grid; without a fixed workgroup every invocation is one.
 
     >>> groups_of((100, 1, 1), False, (64, 1, 1))
@@ -135,3 +145,16 @@ def groups_of(grid: Grid, counts_groups: bool, workgroup: tuple[int, int, int] |
             f"the grid {grid!r} has more than 2**63 - 1 workgroups", mend="launch it in parts"
         )
     return groups
+
+
+def parse_workgroup(size: int | tuple[int, ...] | None) -> Workgroup | None:
+    if size is None:
+        return None
+    parts = size if isinstance(size, tuple) else (size,)
+    whole = all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in parts)
+    if not whole or not 1 <= len(parts) <= 3 or min(parts) < 1:
+        raise ArgumentValueError(
+            f"workgroup={size!r}", mend="a workgroup is a positive int or a tuple of up to three"
+        )
+    x, y, z = (*map(int, parts), 1, 1)[:3]
+    return (x, y, z)

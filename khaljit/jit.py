@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import itertools
 import sys
 import threading
 import weakref
@@ -18,37 +17,31 @@ from collections.abc import Callable, Mapping, Sequence
 from types import FunctionType
 from typing import Any, Final, final
 
-import numpy as np
-
-from khaljit.arguments import Call, Operand, Parameters, Signature
+from khaljit.arguments import Call, Parameters
 from khaljit.arrays import Array
 from khaljit.backends.base import Device, Target
 from khaljit.compiler import Compiled, compile_trace
 from khaljit.devices import current_device
 from khaljit.devices import target as target_of
 from khaljit.dispatch import Dispatch
+from khaljit.entries import Signature
 from khaljit.extension import NATIVE
-from khaljit.grids import Grid, Indirect, groups_of, parse_grid
+from khaljit.grids import Grid, Indirect, Workgroup, groups_of, parse_grid, parse_workgroup
 from khaljit.launching import Bound, KernelBase, Launch, bind
 from khaljit.loading import load
 from khaljit.logs import log, wants
+from khaljit.operands import check_operands
 from khaljit.origin import Origin
 from khaljit.plans import NativePlans, Plan, Sample
 from khaljit.specialising import keep_within_bounds
 from khaljit.tracer.errors import ArgumentError, ArgumentTypeError, ArgumentValueError, TraceError
-from khaljit.tracer.ir import Options, Space, Trace, effects, values
-from khaljit.tracer.ops import Op
+from khaljit.tracer.ir import Options, Trace
 from khaljit.tracer.passes.contract import contract
 from khaljit.tracer.record import Recording, record
 from khaljit.tracer.recorder import recording, user_site
 from khaljit.tracer.records import dataclass
 
-__all__ = ["Kernel", "Launch", "Workgroup", "check_operands", "jit", "parse_workgroup"]
-
-Workgroup = tuple[int, int, int]
-# Steps to spend on telling whether two interleaved views share an element; NumPy's stubs allow
-# only its two special values.
-OVERLAP_WORK: Final = 100_000
+__all__ = ["Kernel", "Launch", "jit"]
 
 
 def jit(
@@ -103,19 +96,6 @@ class _Settings:
         if self.salt is not None:
             found["salt"] = self.salt
         return found
-
-
-def parse_workgroup(size: int | tuple[int, ...] | None) -> Workgroup | None:
-    if size is None:
-        return None
-    parts = size if isinstance(size, tuple) else (size,)
-    whole = all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in parts)
-    if not whole or not 1 <= len(parts) <= 3 or min(parts) < 1:
-        raise ArgumentValueError(
-            f"workgroup={size!r}", mend="a workgroup is a positive int or a tuple of up to three"
-        )
-    x, y, z = (*map(int, parts), 1, 1)[:3]
-    return (x, y, z)
 
 
 def _make(function: Any, settings: _Settings) -> Any:
@@ -289,7 +269,7 @@ class Kernel(KernelBase):
             loaded = device.load_function(self._function, arguments, self._receiver, trace)
         else:
             loaded = load(device, compiled)
-        plan = Plan(compiled, loaded, recording.guards, _written(trace), _looked_at(trace))
+        plan = Plan.of(trace, compiled, loaded, recording.guards)
         with self._lock:
             self._plans[device, signature] = plan
             warns = not (self._function.__module__ or "").startswith("khaljit.")
@@ -469,78 +449,3 @@ def _device_of(kernel: str, call: Call) -> Device:
             mend=f"copy it to the device: device.array({numpy})",
         )
     return found
-
-
-def _written(trace: Trace) -> tuple[bool, ...]:
-    """Which array parameters a kernel writes."""
-    written = [False] * len(trace.arrays)
-    for effect in effects(trace.body):
-        if effect.op is Op.STORE or effect.op is Op.ATOMIC:
-            memory = effect.memory
-            if memory.space is Space.ARRAY:
-                written[memory.number] = True
-    return tuple(written)
-
-
-def _looked_at(trace: Trace) -> tuple[bool, ...]:
-    """Of which array parameters a kernel reads the strides."""
-    found = {value.memory.number for value in values(trace.body) if value.op is Op.STRIDE}
-    return tuple(number in found for number in range(len(trace.arrays)))
-
-
-def check_operands(kernel: str, operands: Sequence[Operand], written: Sequence[bool]) -> None:
-    """What is written can be written, and overlaps nothing but the very same view."""
-    for operand, writes in zip(operands, written, strict=True):
-        owner = operand.owner
-        if writes and (
-            not owner.flags.writeable
-            if isinstance(owner, np.ndarray)
-            else getattr(owner.buffer, "read_only", False)
-        ):
-            raise ArgumentValueError(
-                f"kernel {kernel} writes parameter {operand.name}, and got a read-only array",
-                mend="pass a copy: array.copy()",
-            )
-    for (a, writes_a), (b, writes_b) in itertools.combinations(
-        zip(operands, written, strict=True), 2
-    ):
-        if (writes_a or writes_b) and _overlap(a, b):
-            raise ArgumentValueError(
-                f"kernel {kernel}: parameters {a.name} and {b.name} overlap in part, and one of "
-                "them is written",
-                mend="pass the very same view twice, or a copy of one",
-            )
-
-
-def _overlap(a: Operand, b: Operand) -> bool:
-    """Whether two arrays share memory without being the same view."""
-    start, stop = a.span()
-    other_start, other_stop = b.span()
-    if start >= other_stop or other_start >= stop:
-        return False
-    if a.address == b.address and a.shape == b.shape and a.strides == b.strides:
-        return False
-    one, other = _host(a), _host(b)
-    try:
-        return bool(np.shares_memory(one, other, max_work=OVERLAP_WORK))  # type: ignore[arg-type]
-    except np.exceptions.TooHardError:
-        return True
-
-
-def _host(operand: Operand) -> np.ndarray[Any, Any]:
-    """An array that lies where the argument does, for comparing places; never looked into."""
-    owner = operand.owner
-    return np.asarray(_Place(owner)) if isinstance(owner, Array) else owner
-
-
-class _Place:
-    """A device's array as NumPy's array interface describes memory."""
-
-    def __init__(self, array: Array[Any]) -> None:
-        self.__array_interface__ = {
-            "version": 3,
-            "data": (array.address, True),
-            "shape": array.shape,
-            "strides": array.strides,
-            "typestr": f"|V{array.itemsize}",
-        }

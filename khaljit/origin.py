@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final, final
 
 from khaljit import modules
-from khaljit.arguments import Signature
+from khaljit.entries import Signature
 from khaljit.tracer.records import dataclass
 
 __all__ = ["Origin"]

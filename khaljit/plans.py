@@ -15,24 +15,20 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from khaljit.arguments import (
-    INDEX_LIMIT,
-    ArrayEntry,
-    Call,
-    ConstEntry,
-    Operand,
-    Parameters,
-    Signature,
-)
+from khaljit.arguments import INDEX_LIMIT, Call, Parameters
 from khaljit.arrays import Array
 from khaljit.backends.base import Device, Loaded
 from khaljit.compiler import Compiled
 from khaljit.devices import CURRENT
+from khaljit.entries import ArrayEntry, ConstEntry, Signature
 from khaljit.extension import NATIVE, NUMBER_TYPES
 from khaljit.launching import KernelBase
+from khaljit.operands import Operand
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import by_numpy
 from khaljit.tracer.elements import element_of, tail
+from khaljit.tracer.ir import Space, Trace, effects, values
+from khaljit.tracer.ops import Op
 from khaljit.tracer.record import ScalarArgument
 from khaljit.tracer.recorder import Attribute, Cell, Guard, Item
 from khaljit.tracer.records import dataclass
@@ -65,12 +61,34 @@ class Plan:
     written: tuple[bool, ...]
     strides: tuple[bool, ...]
 
+    @classmethod
+    def of(cls, trace: Trace, compiled: Compiled, loaded: Loaded, guards: Sequence[Guard]) -> Plan:
+        """What launches of a recorded kernel need."""
+        return cls(compiled, loaded, tuple(guards), _written(trace), _looked_at(trace))
+
     def holds(self) -> bool:
         return all(guard.holds() for guard in self.guards)
 
     def changes(self) -> list[str]:
         """What was read while recording and is not as it was."""
         return [guard.name for guard in self.guards if not guard.holds()]
+
+
+def _written(trace: Trace) -> tuple[bool, ...]:
+    """Which array parameters a kernel writes."""
+    written = [False] * len(trace.arrays)
+    for effect in effects(trace.body):
+        if effect.op is Op.STORE or effect.op is Op.ATOMIC:
+            memory = effect.memory
+            if memory.space is Space.ARRAY:
+                written[memory.number] = True
+    return tuple(written)
+
+
+def _looked_at(trace: Trace) -> tuple[bool, ...]:
+    """Of which array parameters a kernel reads the strides."""
+    found = {value.memory.number for value in values(trace.body) if value.op is Op.STRIDE}
+    return tuple(number in found for number in range(len(trace.arrays)))
 
 
 @final

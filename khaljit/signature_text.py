@@ -9,7 +9,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from khaljit import modules
-from khaljit.arguments import Group, Signature
+from khaljit.entries import Group, Signature
 from khaljit.signatures import TYPES
 from khaljit.tracer.dtypes import DType, by_numpy
 from khaljit.tracer.elements import ElementType, name_of

@@ -31,15 +31,8 @@ from typing import Any, Final, final
 
 from khaljit import modules
 from khaljit.annotations import Annotation, ArrayOf, ConstOf, GroupOf
-from khaljit.arguments import (
-    Group,
-    Parameters,
-    Signature,
-    array_entry,
-    const_entry,
-    fields_of,
-    scalar_entry,
-)
+from khaljit.arguments import Parameters
+from khaljit.entries import Group, Signature, array_entry, const_entry, fields_of, scalar_entry
 from khaljit.tracer.dtypes import ALL, DType, fixed_array
 from khaljit.tracer.elements import ElementType, is_kind
 from khaljit.tracer.errors import ArgumentValueError

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterable, MutableMapping, Sequence
 from typing import Any, Final
 
-from khaljit.arguments import Signature
+from khaljit.entries import Signature
 from khaljit.tracer.errors import PerformanceWarning
 
 __all__ = ["keep_within_bounds"]

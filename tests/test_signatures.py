@@ -15,14 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import khaljit as kj
-from khaljit.arguments import (
-    Group,
-    Parameters,
-    Signature,
-    array_entry,
-    const_entry,
-    scalar_entry,
-)
+from khaljit.arguments import Parameters
+from khaljit.entries import Group, Signature, array_entry, const_entry, scalar_entry
 from khaljit.jit import Kernel
 from khaljit.signature_text import write_signature
 from khaljit.signatures import parse_signature, split_signature

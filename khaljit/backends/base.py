@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, final
 
 import numpy as np
 
-from khaljit.arguments import Operand
 from khaljit.arrays import Array, contiguous, host_dtype
 from khaljit.cache.artifact import Artifact
 from khaljit.encoders import Encoder
 from khaljit.graphs.capture import apart, capture_of, refuse
 from khaljit.grids import Grid, Indirect
+from khaljit.operands import Operand
 from khaljit.profiling import Profile
 from khaljit.stored import is_bfloat16, numbers_of, stored
 from khaljit.tracer.dtypes import bf16, by_numpy, f32, i32, meant

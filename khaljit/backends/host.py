@@ -8,10 +8,10 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from khaljit.arguments import Operand
 from khaljit.arrays import Array, host_dtype, host_shape, host_strides, overlap
 from khaljit.backends.base import READING, WAITING, WRITING, Device, Pending, Timer
 from khaljit.graphs.capture import capture_of, refuse
+from khaljit.operands import Operand
 from khaljit.stored import stored
 
 __all__ = ["HostDevice", "HostTimer", "host_array", "view"]

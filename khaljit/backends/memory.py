@@ -13,10 +13,10 @@ from typing import Any, Final, Protocol, final
 
 import numpy as np
 
-from khaljit.arguments import Operand
 from khaljit.arrays import Array, extent, host_dtype, host_shape, overlap
 from khaljit.backends.base import READING, WRITING, Device, Pending
 from khaljit.graphs.capture import capture_of, refuse
+from khaljit.operands import Operand
 from khaljit.stored import stored
 
 __all__ = ["Download", "MemoryDevice"]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, final
 
-from khaljit.arguments import Operand
 from khaljit.backends.base import Loaded
 from khaljit.backends.host import HostDevice
 from khaljit.backends.reference import TraceTarget
 from khaljit.cache.artifact import Artifact
 from khaljit.grids import Grid, Indirect
+from khaljit.operands import Operand
 from khaljit.tracer.ir import Trace
 
 __all__ = ["NullDevice"]

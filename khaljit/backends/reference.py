@@ -10,12 +10,12 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from khaljit.arguments import Operand
 from khaljit.backends.base import Loaded, Target
 from khaljit.backends.host import HostDevice, host_array
 from khaljit.backends.reporting import failure
 from khaljit.cache.artifact import Artifact
 from khaljit.grids import Grid, Indirect
+from khaljit.operands import Operand
 from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.interpret import interpret
 from khaljit.tracer.ir import Trace

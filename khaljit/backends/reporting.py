@@ -18,7 +18,6 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from khaljit.arguments import Operand
 from khaljit.arrays import Array
 from khaljit.backends.base import Device, Loaded, NativeTarget
 from khaljit.codegen.layout import SLOT
@@ -32,6 +31,7 @@ from khaljit.codegen.reports import (
     read_record,
 )
 from khaljit.grids import Grid, Indirect
+from khaljit.operands import Operand
 from khaljit.tracer.dtypes import u32
 from khaljit.tracer.errors import ArgumentValueError, KernelError, Site
 from khaljit.tracer.ir import Trace

@@ -23,7 +23,7 @@ from khaljit.graphs.declared import Declarations, Declared, Value
 from khaljit.graphs.nodes import CopyNode, KernelNode, Node, rebound, views_of
 from khaljit.graphs.params import ArrayParam, ScalarParam, Slot
 from khaljit.grids import Indirect
-from khaljit.jit import check_operands
+from khaljit.operands import check_operands
 from khaljit.profiling import profile_of
 from khaljit.tracer.errors import ArgumentValueError, GraphError
 from khaljit.tracer.recorder import Guard, user_site

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, final
 
-from khaljit.arguments import Operand, views
 from khaljit.arrays import Array
 from khaljit.dispatch import Dispatch
 from khaljit.graphs.params import ArrayParam, Slot
 from khaljit.grids import Indirect
+from khaljit.operands import Operand, views
 from khaljit.tracer.records import dataclass
 
 __all__ = ["CopyNode", "KernelNode", "Node", "rebound", "views_of"]

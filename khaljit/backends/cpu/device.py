@@ -7,7 +7,6 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
-from khaljit.arguments import Operand
 from khaljit.backends.base import Loaded, NativeTarget
 from khaljit.backends.cpu.features import probe
 from khaljit.backends.cpu.loader import Image, load
@@ -19,6 +18,7 @@ from khaljit.codegen.layout import SLOT, ParameterBlock
 from khaljit.codegen.llvm.target import CpuTarget
 from khaljit.extension import NATIVE
 from khaljit.grids import Grid, Indirect
+from khaljit.operands import Operand
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.ir import Trace, effects

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 from khaljit.annotations import ArrayOf
-from khaljit.arguments import Operand
 from khaljit.backends.base import Loaded
 from khaljit.backends.cuda.kernel import Module, chosen_stream, hand_back, read_grid
 from khaljit.backends.cuda.memory import Memory
 from khaljit.backends.cuda.streams import Stream
 from khaljit.grids import Grid, Indirect
+from khaljit.operands import Operand
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import ArgumentValueError

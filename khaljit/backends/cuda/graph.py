@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol, final
 
-from khaljit.arguments import Operand
 from khaljit.backends.cuda import driver
 from khaljit.backends.cuda.driver import DriverError
 from khaljit.backends.cuda.kernel import chosen_stream, hand_back
@@ -26,6 +25,7 @@ from khaljit.backends.replay import Recorder, Replay, reporting
 from khaljit.backends.reporting import Reporting, launching
 from khaljit.graphs.capture import unwatched
 from khaljit.graphs.nodes import KernelNode, Node
+from khaljit.operands import Operand
 from khaljit.tracer.errors import GraphError
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 from khaljit import compiler
-from khaljit.arguments import Operand
 from khaljit.arrays import Array
 from khaljit.backends.base import Loaded, NativeTarget
 from khaljit.backends.cuda import driver
@@ -29,6 +28,7 @@ from khaljit.codegen.layout import SLOT, ParameterBlock
 from khaljit.extension import NATIVE
 from khaljit.graphs.capture import apart
 from khaljit.grids import Grid, Indirect
+from khaljit.operands import Operand
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import DType, f32, f64, u32
 from khaljit.tracer.errors import ArgumentValueError, DeviceError, GraphError

@@ -15,7 +15,6 @@ from typing import Any, ClassVar, Final, final
 
 import numpy as np
 
-from khaljit.arguments import Operand
 from khaljit.backends.base import Loaded
 from khaljit.backends.host import HostDevice, host_array
 from khaljit.backends.python.invocation import Invocation, Job, Stepping
@@ -24,6 +23,7 @@ from khaljit.backends.python.workgroup import Workgroup
 from khaljit.backends.reference import TraceTarget
 from khaljit.cache.artifact import Artifact
 from khaljit.grids import Grid, Indirect
+from khaljit.operands import Operand
 from khaljit.tracer import hooks
 from khaljit.tracer.errors import ArgumentValueError, KernelError, Site
 from khaljit.tracer.ir import Note, Trace, effects, values

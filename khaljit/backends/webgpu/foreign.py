@@ -7,14 +7,13 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, final
 
-from khaljit.arguments import Operand
 from khaljit.arrays import Array
 from khaljit.backends.base import Loaded
 from khaljit.backends.webgpu.buffers import Memory
 from khaljit.backends.webgpu.loaded import MAX_GROUPS
 from khaljit.backends.webgpu.pipeline import STORAGE, Pipeline, Prepared, Range
-from khaljit.grids import Grid, Indirect
-from khaljit.jit import Workgroup
+from khaljit.grids import Grid, Indirect, Workgroup
+from khaljit.operands import Operand
 from khaljit.tracer.dtypes import DType, bool_, f16, f32, f64, i32, i64, u32, u64
 from khaljit.tracer.errors import ArgumentTypeError, ArgumentValueError
 from khaljit.tracer.intrinsics.vectors import VectorType

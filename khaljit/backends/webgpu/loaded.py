@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, final
 
 from khaljit import compiler
-from khaljit.arguments import Operand
 from khaljit.arrays import Array
 from khaljit.backends.base import Loaded, NativeTarget
 from khaljit.backends.webgpu.buffers import Memory
@@ -21,6 +20,7 @@ from khaljit.codegen.layout import SLOT
 from khaljit.codegen.webgpu.interface import Interface
 from khaljit.extension import NATIVE
 from khaljit.grids import Grid, Indirect
+from khaljit.operands import Operand
 from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.ir import Trace
 from khaljit.tracer.records import dataclass

@@ -12,10 +12,10 @@ import struct
 from collections.abc import Callable, Sequence
 from typing import Any, Final, final
 
-from khaljit.arguments import Operand
 from khaljit.arrays import Array
 from khaljit.codegen.webgpu.interface import Interface, Slot, Source
 from khaljit.grids import Grid
+from khaljit.operands import Operand
 from khaljit.tracer.dtypes import DType, bool_, f16, f32, f64
 from khaljit.tracer.elements import element_of
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from khaljit import compiler
-from khaljit.arguments import Operand
 from khaljit.backends.webgpu.target import WebGpu, artifact_of
 from khaljit.cache.artifact import Artifact
 from khaljit.cache.keys import key
 from khaljit.generators import generators
+from khaljit.operands import Operand
 from khaljit.tracer.dtypes import f32
 
 if TYPE_CHECKING:
