@@ -104,6 +104,27 @@ def test_hashes_ignore_what_is_not_compared() -> None:
     assert {Pair(1): 5}[Pair(1, "b", 9)] == 5
 
 
+def test_a_hash_stays_as_it_was_however_often_it_is_asked_for() -> None:
+    """What is a key of a dict is found there when the method has been written, too."""
+
+    @records.dataclass(slots=True, frozen=True)
+    class Empty:
+        pass
+
+    @records.dataclass(slots=True, frozen=True)
+    class One:
+        a: int
+
+    @records.dataclass(slots=True, frozen=True)
+    class Two:
+        a: int
+        b: int
+
+    for one in (Empty(), One(5), Two(5, 6)):
+        seen = {hash(one) for _ in range(2 * records.OFTEN)}
+        assert seen == {hash(dataclasses.astuple(one))}
+
+
 def test_what_is_frozen_stays_as_it_is() -> None:
     pair: Any = Pair(1)
     with pytest.raises(dataclasses.FrozenInstanceError, match="cannot assign to field 'a'"):

@@ -143,9 +143,11 @@ def _general_hash(owner: Any) -> Method:
 
 
 def _getter(owner: Any) -> Callable[[Any], object]:
-    """What gives the values that are compared."""
+    """What gives the values that are compared: a tuple, whose hash is the written method's too."""
     names = [name for name, one in owner.__dataclass_fields__.items() if one.compare]
-    return attrgetter(*names) if names else type
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda self: tuple(getattr(self, name) for name in names)
 
 
 # Methods that are written.
