@@ -231,6 +231,8 @@ def test_min_and_max_skip_nan(device: Device) -> None:
     x, y = f32s(np.nan, 2, np.nan), f32s(1, np.nan, np.nan)
     np.testing.assert_array_equal(apply(min, kj.f32, x, y), f32s(1, 2, np.nan))
     np.testing.assert_array_equal(apply(max, kj.f32, x, y), f32s(1, 2, np.nan))
+    np.testing.assert_array_equal(apply(lambda a: min(a, 1.5), kj.f32, y), f32s(1, 1.5, 1.5))
+    np.testing.assert_array_equal(apply(lambda a: max(a, 1.5), kj.f32, y), f32s(1.5, 1.5, 1.5))
 
 
 def test_minimum_and_maximum_give_nan(device: Device) -> None:
@@ -238,6 +240,9 @@ def test_minimum_and_maximum_give_nan(device: Device) -> None:
     x, y = f32s(np.nan, 2, 3), f32s(1, np.nan, 1)
     np.testing.assert_array_equal(apply(kj.minimum, kj.f32, x, y), f32s(np.nan, np.nan, 1))
     np.testing.assert_array_equal(apply(kj.maximum, kj.f32, x, y), f32s(np.nan, np.nan, 3))
+    for extreme, found in ((kj.minimum, 2.5), (kj.maximum, 3)):
+        clamped = apply(lambda a, f=extreme: f(a, 2.5), kj.f32, x[[0, 2]])
+        np.testing.assert_array_equal(clamped, f32s(np.nan, found))
 
 
 def test_minus_zero_is_below_zero_for_min_and_max(device: Device) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from khaljit.codegen.writing import Writer
+from khaljit.tracer.build import constant
 from khaljit.tracer.dtypes import DType, i32, i64, u32, u64
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
@@ -43,7 +44,10 @@ def _of_equal(w: Writer, op: Op, x: Value, y: Value) -> Value:
 def _extreme(before: Op, zeros: Op, propagate: bool) -> Callable[[Writer, Value, Value], Value]:
     def build(w: Writer, x: Value, y: Value) -> Value:
         first = w.or_(w.op(before, x, y), is_nan(w, x if propagate else y))
-        return w.select(w.eq(x, y), _of_equal(w, zeros, x, y), w.select(first, x, y))
+        chosen = w.select(first, x, y)
+        if constant(y):  # which is not 0: equal numbers are the same
+            return chosen
+        return w.select(w.eq(x, y), _of_equal(w, zeros, x, y), chosen)
 
     return build
 
