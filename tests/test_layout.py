@@ -134,6 +134,8 @@ HEAVY = {
     "skimage": {"khaljit.demo"},
     "PIL": {"khaljit.demo"},
     "typer": {"khaljit.cli"},  # and what is in it
+    "wgpu": {"khaljit.backends.webgpu"},
+    "cuda": {"khaljit.backends.cuda"},
     "rich": {"khaljit.cli", "khaljit.demo"},
 }
 

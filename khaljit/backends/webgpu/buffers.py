@@ -163,7 +163,7 @@ class Download:
         with device.lock:
             self._staging: Final = device.staging.take(self._size)
             if nbytes:
-                device.encoder_handle().copy_buffer_to_buffer(
+                device.batch.encoder().copy_buffer_to_buffer(
                     buffer.handle, offset & ~3, self._staging, 0, self._size
                 )
             device.flush()

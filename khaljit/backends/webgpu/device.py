@@ -1,8 +1,4 @@
-"""GPUs through WebGPU: buffers, pipelines, and commands batched until observed.
-
-Commands go into one command encoder, in order; it is submitted when something is read, written
-from the host or waited for, when a buffer is handed out, or when it holds many commands. A GPU
-works on what was submitted while the host records on.
+"""GPUs through WebGPU: buffers, pipelines, and commands in batches (``batch.py``).
 
 **Trust.** wgpu adds checks to shaders, so that none can reach memory that is not its own. Code of
 khaljit's needs none of them: an access that is not proven to be in bounds stands behind a guard of
@@ -29,11 +25,11 @@ from khaljit.arrays import Array, contiguous
 from khaljit.backends.base import WAITING, Loaded, Timer
 from khaljit.backends.memory import MemoryDevice
 from khaljit.backends.webgpu import adapters, probing, raw
+from khaljit.backends.webgpu.batch import Batch
 from khaljit.backends.webgpu.buffers import (
     BindGroups,
     Download,
     Memory,
-    ParameterRing,
     StagingPool,
 )
 from khaljit.backends.webgpu.loaded import WebGpuLoaded
@@ -53,8 +49,6 @@ if TYPE_CHECKING:
 
 __all__ = ["WebGpuDevice", "adopt_device"]
 
-MAX_BATCH: Final = 512  # commands in one submission
-NAMED: Final = 8  # kernels that the error of a submission names
 SMALLEST: Final = 16  # bytes of a buffer
 REOPEN: Final = "its arrays are gone; open it again with kj.device"
 SPIRV: Final = (0x07230203).to_bytes(4, sys.byteorder)  # how a module begins
@@ -89,13 +83,8 @@ class WebGpuDevice(MemoryDevice):
         self.lock: Final = threading.RLock()
         self.groups: Final = BindGroups()
         self.staging: Final = StagingPool(self)
-        self._ring: ParameterRing | None = None
+        self.batch: Final = Batch(self)
         self._queries: Queries | None = None
-        self._encoder: Any = None
-        self._recorder: raw.Recorder | None = None
-        self._commands = 0
-        self._kernels: dict[str, None] = {}
-        self._stamps: tuple[Any, int] | None = None
         self._adopted: Final[weakref.WeakKeyDictionary[Any, Memory]] = weakref.WeakKeyDictionary()
         self._trusting: Final = (
             self.info["backend_type"] == "Vulkan"
@@ -110,56 +99,13 @@ class WebGpuDevice(MemoryDevice):
 
     # Commands.
 
-    def encoder_handle(self) -> Any:
-        """The open command encoder, outside any pass."""
-        if self._recorder is not None:
-            self._recorder.handle.end()
-            self._recorder = None
-        if self._encoder is None:
-            self._expect_alive("recording")
-            self._encoder = self.guarded("recording", self.handle.create_command_encoder)
-        return self._encoder
-
-    def recorder(self) -> raw.Recorder:
-        """The open compute pass."""
-        if self._recorder is None:
-            stamps = None
-            if self._stamps is not None:
-                queries, first = self._stamps
-                stamps = {
-                    "query_set": queries,
-                    "beginning_of_pass_write_index": first,
-                    "end_of_pass_write_index": first + 1,
-                }
-            self._recorder = raw.Recorder(
-                self.encoder_handle().begin_compute_pass(timestamp_writes=stamps)
-            )
-        return self._recorder
-
-    def count(self, *kernels: str, commands: int = 1) -> None:
-        """Commands were added, of kernels or copies; many are submitted at once."""
-        self._kernels.update(dict.fromkeys(kernels))
-        self._commands += commands
-        if self._commands >= MAX_BATCH:
-            self.flush()
-
     def flush(self) -> None:
         """Submit what was recorded. Others who use the same GPU see it from then on."""
         with self.lock:
-            if self._encoder is None:
-                return
-            names = list(self._kernels)
-            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            what = f"running {', '.join(names[:NAMED])}{more}" if names else "submitting"
-            try:
-                encoder = self.encoder_handle()
-                if self._ring is not None:
-                    self._ring.write()
-                self.guarded(what, lambda: self.handle.queue.submit([encoder.finish()]))
-            finally:
-                self._encoder, self._commands, self._kernels = None, 0, {}
+            self.batch.submit()
 
-    def _expect_alive(self, what: str) -> None:
+    def expect_alive(self, what: str) -> None:
+        """Raise a DeviceError where the device is known to be lost."""
         if self.lost:
             raise DeviceError(f"{self}: {what}: the device is lost", mend=REOPEN)
 
@@ -177,12 +123,6 @@ class WebGpuDevice(MemoryDevice):
                     f"{self}: {what}: out of memory", mend="free arrays, or work in parts"
                 ) from error
             raise DeviceError(f"{self}: {what}: {error}") from error
-
-    def ring(self) -> ParameterRing:
-        """Where parameters go that do not fit in immediates."""
-        if self._ring is None:
-            self._ring = ParameterRing(self)
-        return self._ring
 
     # Memory.
 
@@ -300,10 +240,10 @@ class WebGpuDevice(MemoryDevice):
     ) -> None:
         """Copy between two buffers, whole words."""
         with self.lock:
-            self.encoder_handle().copy_buffer_to_buffer(
+            self.batch.encoder().copy_buffer_to_buffer(
                 source.handle, source_offset, target.handle, target_offset, nbytes
             )
-            self.count("copy")
+            self.batch.count("copy")
 
     def can_copy_bytes(self, source: Array[Any], target: Array[Any]) -> bool:
         """Only whole words, and only between different buffers that allow it."""
@@ -324,7 +264,7 @@ class WebGpuDevice(MemoryDevice):
         """Wait for everything that was recorded, and raise what kernels reported."""
         refuse(self, "the device is waited for", WAITING)
         self.flush()
-        self._expect_alive("waiting")
+        self.expect_alive("waiting")
         self.guarded("waiting", self.handle._poll_wait)
         self.observe()
 
@@ -343,12 +283,6 @@ class WebGpuDevice(MemoryDevice):
             if self._queries is None or not self._queries.is_open:
                 self._queries = Queries(self)
             return PassTimer(self, self._queries)
-
-    def stamp(self, stamps: tuple[Any, int] | None) -> None:
-        """Write timestamps at both ends of the next pass."""
-        with self.lock:
-            self.encoder_handle()  # ends the pass before
-            self._stamps = stamps
 
     # Kernels.
 

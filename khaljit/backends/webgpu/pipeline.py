@@ -108,7 +108,7 @@ class Pipeline:
         whole = dict(ranges)
         if self._uniform is not None:
             number, size = self._uniform
-            whole[number] = (device.ring().memory, 0, size)
+            whole[number] = (device.batch.ring().memory, 0, size)
         entries = [
             {
                 "binding": number,
@@ -126,16 +126,16 @@ class Pipeline:
     def record(self, group: Any, block: bytes, counts: Sequence[int] | tuple[Memory, int]) -> None:
         """Record a dispatch; ``counts`` are workgroups, or a buffer and an offset of them."""
         device = self._device
-        offset = -1 if self._uniform is None else device.ring().put(block)
+        offset = -1 if self._uniform is None else device.batch.ring().put(block)
         immediates = block if self._uniform is None else None
-        recorder = device.recorder()
+        recorder = device.batch.recorder()
         if len(counts) == 3:
             recorder.dispatch(self.handle, group, offset, immediates, *counts)
         else:
             memory, at = counts
             assert isinstance(memory, Memory)
             recorder.dispatch_indirect(self.handle, group, offset, immediates, memory.handle, at)
-        device.count(self.name)
+        device.batch.count(self.name)
 
 
 def bindings_of(interface: Interface) -> dict[int, str]:

@@ -90,8 +90,8 @@ class WebGpuReplay(Replay):
         """Record a list; its calls are made when they are first needed."""
         if run.commands is None:
             run.commands, run.names = self._commands(run.positions)
-        self._device.recorder().issue(run.commands)
-        self._device.count(*run.names, commands=len(run.positions))
+        self._device.batch.recorder().issue(run.commands)
+        self._device.batch.count(*run.names, commands=len(run.positions))
 
     def _commands(self, positions: Sequence[int]) -> tuple[Commands, tuple[str, ...]]:
         """A list as calls, and the names of its kernels."""

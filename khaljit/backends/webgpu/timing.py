@@ -64,7 +64,7 @@ class Queries:
                 size=nbytes, usage=usage.QUERY_RESOLVE | usage.COPY_SRC
             )
             with device.lock:
-                device.encoder_handle().resolve_query_set(self.handle, 0, 2 * self._used, handle, 0)
+                device.batch.encoder().resolve_query_set(self.handle, 0, 2 * self._used, handle, 0)
                 self._download = Download(device, Memory(handle, nbytes), 0, nbytes)
         return self._download
 
@@ -80,13 +80,14 @@ class PassTimer(Timer):
 
     def start(self) -> None:
         """Begin a pass."""
-        self._device.stamp((self._queries.handle, self._first))
+        with self._device.lock:
+            self._device.batch.stamp((self._queries.handle, self._first))
 
     def stop(self) -> None:
         """End it; one without dispatches has timestamps too."""
         with self._device.lock:
-            self._device.recorder()
-            self._device.stamp(None)
+            self._device.batch.recorder()
+            self._device.batch.stamp(None)
 
     def ready(self) -> bool:
         """Whether both timestamps are on the host."""
