@@ -83,6 +83,10 @@ __all__ = ["devices", "global_id", "jit", *_PLACES]
 
 
 def __getattr__(name: str) -> object:
+    if name == "__version__":
+        from importlib.metadata import version  # for those who ask
+
+        return version("khaljit")
     module = _PLACES.get(name)
     if module is None:
         from khaljit.tracer.advice import of_name  # for those who misspell

@@ -80,6 +80,7 @@ from khaljit.tracer.errors import (
 )
 
 __all__: list[str]
+__version__: str
 
 _T = TypeVar("_T")
 _R = TypeVar("_R", covariant=True)

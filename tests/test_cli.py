@@ -44,6 +44,11 @@ def test_show_prints_each_stage(stage: str, sign: str) -> None:
     assert sign in done.stdout
 
 
+def test_the_version_is_the_packages() -> None:
+    assert runner.invoke(app, ["--version"]).output == f"khaljit {kj.__version__}\n"
+    assert f'version = "{kj.__version__}"' in (ROOT / "pyproject.toml").read_text()
+
+
 def test_show_needs_no_array_and_takes_equal_shapes_and_constants() -> None:
     text = load_kernel(KERNEL).source("trace", "f32[n], f32, u32[n], u32[:]")
     assert "array picked: u32[?] contiguous aligned same_shape=0 same_view=1" in text
@@ -60,6 +65,7 @@ def test_show_needs_no_array_and_takes_equal_shapes_and_constants() -> None:
         (["show", KERNEL, "--args", "f32[;], f32, u32[:], u32[:]"], "is no axis"),
         (["show", KERNEL, "--args", "f31[:], f32, u32[:], u32[:]"], "is no type"),
         (["show", KERNEL, "--args", ARGS, "--stage", "sass"], "has no stage 'sass'"),
+        (["show", KERNEL, "--args", ARGS, "--stage", "wgsl"], "wgsl is one of webgpu"),
         (["show", KERNEL, "--args", ARGS, "--device", "gpu"], "no kind of device called 'gpu'"),
     ],
 )

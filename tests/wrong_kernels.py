@@ -301,3 +301,34 @@ def negative_extent(a: Any, n: Any, u: Any) -> None:
 
 def shared_of_a_numpy_type(a: Any, n: Any, u: Any) -> None:
     kj.shared(np.float32, 8)
+
+
+def _positive(x: Any) -> Any:
+    if x > 0:
+        return x
+
+
+def returns_nothing_at_one_end(a: Any, n: Any, u: Any) -> None:
+    a[0] = _positive(a[1])
+
+
+def a_vector_where_a_number_was(a: Any, n: Any, u: Any) -> None:
+    total: Any = 0
+    for k in range(n[0]):
+        total += kj.vec2(a[k], 1.0)
+    a[0] = total.x
+
+
+def types_at_a_choice(a: Any, n: Any, u: Any) -> None:
+    a[0] = n[0] if a[0] > 1 else u[0]
+
+
+def none_is_indexed(a: Any, n: Any, u: Any) -> None:
+    nothing: Any = None
+    a[0] = nothing[n[0]]
+
+
+def a_call_over_several_lines(a: Any, n: Any, u: Any) -> None:
+    a[0] = np.linalg.norm(
+        a[0],
+    )

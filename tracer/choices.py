@@ -12,6 +12,7 @@ from khaljit.tracer.coerce import to_scalar
 from khaljit.tracer.flow import If
 from khaljit.tracer.ops import Op
 from khaljit.tracer.proxy import Scalar, Vector, is_literal, live
+from khaljit.tracer.state import CHOICE
 
 __all__ = ["and_", "choose", "not_", "or_"]
 
@@ -68,13 +69,13 @@ def _choose(
     recorder = live(test)
     builder = recorder.builder
     start = builder.snapshot()
-    construct = If(recorder, test, ("the choice",))
+    construct = If(recorder, test, (CHOICE,))
     construct.start({})
     results, pure = [], True
     while construct.next():
         results.append(yes() if construct.arm else no())
         pure = pure and not builder.effects
-        construct.leave({"the choice": results[-1]})
+        construct.leave({CHOICE: results[-1]})
     if not pure or not all(isinstance(one, Scalar | Vector) or is_literal(one) for one in results):
         return construct.values[0]
     builder.rollback(start)

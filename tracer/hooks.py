@@ -207,7 +207,9 @@ def item(owner: Any, key: Any) -> Any:
             return choose_item(tuple(owner), key)
         fail(
             f"{describe(owner)} is indexed with a run-time value",
-            "only arrays, vectors and tuples of numbers can be: pass the data as an array",
+            "test it before: if x is not None"
+            if owner is None
+            else "only arrays, vectors and tuples of numbers can be: pass the data as an array",
         )
     return owner[key]  # a container from outside is guarded as a whole
 

@@ -17,7 +17,7 @@ from khaljit.tracer.ops import Op
 from khaljit.tracer.proxy import Scalar, fail
 from khaljit.tracer.ranges import Counting, Range
 from khaljit.tracer.recorder import Recorder, user_site
-from khaljit.tracer.state import UNSET
+from khaljit.tracer.state import RETURNED, UNSET
 
 __all__ = ["Block", "ForEach", "ForRange", "Loop", "While"]
 
@@ -316,7 +316,7 @@ class Block(Loop):
         recorder = self.recorder
         if self.jumped() == "again":
             self._begin_again()
-            self._frame = Frame(recorder, ("the returned value",), (UNSET,))
+            self._frame = Frame(recorder, (RETURNED,), (UNSET,))
             self._frame.open()
             self.values = self._before
             return True

@@ -67,6 +67,8 @@ def describe(value: object) -> str:
         return value.described
     if is_literal(value):
         return f"the literal {value!r}"
+    if value is None:
+        return "None"
     return f"a {type(value).__name__}"
 
 

@@ -239,8 +239,8 @@ class Recorder:
             raise TraceError(
                 f"the kernel has recorded more than {MAX_OPERATIONS} operations",
                 at=user_site(),
-                mend="loop with `for ... in range(...)`, which records the body once; "
-                "kj.unroll and loops over tuples repeat it",
+                mend="loop with `for ... in range(...)`, which records the body once; kj.unroll, "
+                "loops over tuples, and `while` on what is known now, as `while True`, repeat it",
             )
 
     def known(self, value: Value) -> Any:

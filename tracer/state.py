@@ -45,10 +45,17 @@ Leaf = object  # a Scalar, a literal, or a NumPy scalar
 class ChangedError(Exception):
     """Paths disagree about what a variable is; the message says how.
 
-    ``host`` marks two objects of the host, which no cast makes one.
+    ``host`` marks two objects of the host, which no cast makes one; ``start`` is what a variable
+    could start as instead.
     """
 
     host = False
+    start = "kj.f32(0)"
+
+
+# What stand for variables where functions end, and of conditional expressions.
+RETURNED: Final = "the returned value"
+CHOICE: Final = "the choice"
 
 
 @final
@@ -192,7 +199,10 @@ def merge(leaves: Sequence[Leaf]) -> tuple[DType, bool]:
         elif index in (strong, dtype) and bool_ not in (strong, dtype):
             strong = dtypes.promote(strong, dtype)
         else:
-            raise ChangedError(f"{strong.name} on one path and {dtype.name} on another")
+            error = ChangedError(f"{strong.name} on one path and {dtype.name} on another")
+            wide = max(strong, dtype, key=lambda one: (one.is_float, one.bits))
+            error.start = f"kj.{wide.name}(0)"
+            raise error
     loose = [leaf for leaf in leaves if isinstance(leaf, Scalar) and leaf.tentative]
     literals = [leaf for leaf in leaves if is_literal(leaf)]
     if strong is None:
@@ -226,16 +236,30 @@ def disagreement(name: str, error: ChangedError, where: str) -> TraceError:
             mend="only numbers, vectors, and tuples and dataclasses of these are chosen when the "
             "kernel runs: do on each path what the object is for",
         )
+    if name == RETURNED:
+        return TraceError(
+            f"a function returns values of two types: {error}",
+            at=user_site(),
+            mend="return a value of one type at every end, the last one included; cast if need be",
+        )
+    if name == CHOICE:
+        return TraceError(
+            f"a choice is between two types: {error}",
+            at=user_site(),
+            mend="cast both sides to one type",
+        )
     return TraceError(
         f"the type of {name} changes {where}: {error}",
         at=user_site(),
-        mend=f"give {name} one type: start it with a cast such as kj.f32(0), or cast what is "
-        "assigned to it",
+        mend=f"give {name} one type: start it as {error.start}, or cast what is assigned to it",
     )
 
 
 def different(a: object, b: object) -> ChangedError:
     """For two values of different shape."""
     error = ChangedError(f"{describe(a)} on one path and {describe(b)} on another")
+    for one in (a, b):
+        if isinstance(one, Vector):
+            error.start = f"kj.{one.type_name}(0)"
     error.host = type(a) is type(b) and not isinstance(a, Scalar | Vector | tuple | list)
     return error

@@ -7,6 +7,7 @@ the cache never loads the passes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Final
 
 from khaljit.codegen.caps import Caps
 from khaljit.codegen.legalise import legalise
@@ -43,7 +44,14 @@ def show(
         return print_trace(legal(trace, caps))
     if stage in codes:
         return codes[stage](legal(trace, caps))
-    raise ArgumentValueError(
-        f"{target} has no stage {stage!r}",
-        mend=f"its stages are {', '.join((*COMMON, *codes))}",
-    )
+    mend = f"its stages are {', '.join((*COMMON, *codes))}"
+    if stage in _ELSEWHERE:
+        mend += f"; {stage} is one of {_ELSEWHERE[stage]}"
+    raise ArgumentValueError(f"{target} has no stage {stage!r}", mend=mend)
+
+
+_ELSEWHERE: Final = {
+    **dict.fromkeys(("llvm", "asm"), "cpu"),
+    **dict.fromkeys(("ptx", "sass"), "cuda:sm_90"),
+    **dict.fromkeys(("spirv", "wgsl"), "webgpu"),
+}

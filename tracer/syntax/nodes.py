@@ -49,12 +49,19 @@ STORE: Final = ast.Store()
 DELETE: Final = ast.Del()
 
 
+FAR: Final = 1 << 12  # a column behind every line
+
+
 def put(node: N, at: Node | ast.arg) -> N:
-    """The node, with the place of another."""
+    """The node, with the place of another, or the first line of that place.
+
+    CPython says of a method called over several lines that it stands at their end, which is where
+    the user's expression or statement ends.
+    """
     node.lineno = at.lineno
     node.col_offset = at.col_offset
-    node.end_lineno = at.end_lineno
-    node.end_col_offset = at.end_col_offset
+    node.end_lineno = at.lineno
+    node.end_col_offset = at.end_col_offset if at.end_lineno == at.lineno else FAR
     return node
 
 
