@@ -65,9 +65,7 @@ class Q5_0:
     @staticmethod
     def weight(blocks: Any, at: Any, k: Any) -> Any:
         """Weight ``k`` of a block."""
-        high = (blocks[at].qh[k // 8] >> kj.u8(k % 8)) & 1
-        q = nibble(blocks[at].qs[k % 16], k // 16) | (high << 4)
-        return kj.f32(blocks[at].d) * (kj.i32(q) - 16)
+        return kj.f32(blocks[at].d) * (kj.i32(five_bits(blocks, at, k)) - 16)
 
 
 @kj.struct
@@ -82,9 +80,7 @@ class Q5_1:
     @staticmethod
     def weight(blocks: Any, at: Any, k: Any) -> Any:
         """Weight ``k`` of a block."""
-        high = (blocks[at].qh[k // 8] >> kj.u8(k % 8)) & 1
-        q = nibble(blocks[at].qs[k % 16], k // 16) | (high << 4)
-        return kj.f32(blocks[at].d) * q + kj.f32(blocks[at].m)
+        return kj.f32(blocks[at].d) * five_bits(blocks, at, k) + kj.f32(blocks[at].m)
 
 
 @kj.struct
@@ -159,6 +155,12 @@ class Q8_K:
 def nibble(byte: Any, high: Any) -> Any:
     """The lower or the higher four bits."""
     return (byte >> kj.u8(high * 4)) & 15
+
+
+def five_bits(blocks: Any, at: Any, k: Any) -> Any:
+    """Weight ``k`` of a block whose weights' highest bits stand apart."""
+    high = (blocks[at].qh[k // 8] >> kj.u8(k % 8)) & 1
+    return nibble(blocks[at].qs[k % 16], k // 16) | (high << 4)
 
 
 def six_bits(blocks: Any, at: Any, group: Any) -> tuple[Any, Any]:

@@ -133,8 +133,7 @@ class Walk:
 
     def _leave(self) -> None:
         """No lane is left here."""
-        assert self.w.block is not None
-        self._escape.blocks.append(self.w.block)
+        self._escape.blocks.append(self.w.here)
         self.w.jump(self._escape.label)
 
     def _return(self) -> None:
@@ -149,9 +148,8 @@ class Walk:
         """Go on only if any lane is left."""
         mask = self.code.mask
         assert mask is not None
-        assert self.w.block is not None
         some = self.code.lanes.any(mask)
-        self._escape.blocks.append(self.w.block)
+        self._escape.blocks.append(self.w.here)
         self.w.fork(some, yes=False, to=self._escape.label)
 
     # Conditionals.
@@ -211,8 +209,7 @@ class Walk:
             yielded = self.region(arm)
             if yielded is not None:
                 names = self.flow.yielded(node, yielded)
-                assert self.w.block is not None
-                edges.append(Edge(self.w.block, self.code.mask, names))
+                edges.append(Edge(self.w.here, self.code.mask, names))
                 bails.append(self.code.bail)
                 self.w.jump(join)
             self.code.values.leave()
@@ -252,8 +249,7 @@ class Walk:
         mask = code.mask
         inside, gone, after = self.w.label(), Escape(self.w.label()), self.w.label()
         going = lanes.narrowed(mask, condition) if holds else lanes.without(mask, condition)
-        assert self.w.block is not None
-        before = self.w.block
+        before = self.w.here
         rarely = RARELY if self._loops else ""
         self.w.branch(lanes.any(going), inside, after, rarely)
         self.w.open(inside)
@@ -322,8 +318,7 @@ class Walk:
             return Arm(mask, names, whole=True)
         inside, join = self.w.label(), Escape(self.w.label())
         some = self.code.lanes.any(mask)
-        assert self.w.block is not None
-        skipped = self.w.block
+        skipped = self.w.here
         self.w.branch(some, inside, join.label)
         self.w.open(inside)
         yielded = self._inside(arm, mask, join, node.args[0], holds=holds)
@@ -333,8 +328,7 @@ class Walk:
         values = self.flow.yielded(node, yielded)
         self.code.values.leave()
         whole = self.code.mask is mask and not join.blocks
-        assert self.w.block is not None
-        edges = [Edge(self.w.block, self.code.mask, values)]
+        edges = [Edge(self.w.here, self.code.mask, values)]
         nobody = mask if whole else ("zeroinitializer",) * self.code.lanes.parts
         edges += [
             Edge(block, nobody, self.flow.no_values(node)) for block in (skipped, *join.blocks)

@@ -134,8 +134,8 @@ def store_group(code: Code, group: list[Value]) -> None:
     share = lanes.per_part
     picks = [leaf * share + lane for lane in range(share) for leaf in range(count)]
     for part, at in enumerate(starts):
-        vectors = [leaf[part] for leaf in leaves] + ["poison"] * (padded - count)
-        wide = _concatenated(code, type_, vectors)
+        vectors = (*(leaf[part] for leaf in leaves), *["poison"] * (padded - count))
+        wide = lanes.joined(type_, vectors)
         mixed = _shuffled(code, f"<{padded * share} x {type_}>", wide, picks)
         more = code.place(first.memory).metadata
         t = f"<{count * share} x {type_}>"
@@ -151,16 +151,3 @@ def _as_bits(code: Code, held: Held) -> tuple[str, ...]:
         return code.values.vector(held)
     op = "zext" if held.dtype is bool_ else "bitcast"
     return tuple(code.w.let(f"{op} {t} {part} to {bits}") for part in code.values.vector(held))
-
-
-def _concatenated(code: Code, type_: str, vectors: list[str]) -> str:
-    lanes = code.lanes.per_part
-    while len(vectors) > 1:
-        t = f"<{lanes} x {type_}>"
-        order = ", ".join(f"i32 {k}" for k in range(2 * lanes))
-        vectors = [
-            code.w.let(f"shufflevector {t} {a}, {t} {b}, <{2 * lanes} x i32> <{order}>")
-            for a, b in zip(vectors[::2], vectors[1::2], strict=True)
-        ]
-        lanes *= 2
-    return vectors[0]

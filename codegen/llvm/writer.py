@@ -32,6 +32,12 @@ class Writer:
         self._names += 1
         return self._names
 
+    @property
+    def here(self) -> str:
+        """The open block, where there is one."""
+        assert self.block is not None
+        return self.block
+
     # Instructions.
 
     def let(self, instruction: str) -> str:
