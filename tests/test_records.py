@@ -219,6 +219,23 @@ def test_fields_of_a_base_come_first() -> None:
         assert repr(one).endswith("Derived(a=1, b=3, c=4)")
 
 
+@pytest.mark.parametrize("count", [0, 1, 2, 5])
+def test_methods_mean_the_same_before_and_after_they_are_written(count: int) -> None:
+    names = [f"field{place}" for place in range(count)]
+    body = {"__annotations__": dict.fromkeys(names, object), "__module__": __name__}
+    made: Any = records.dataclass(frozen=True, slots=True)(type("Made", (), body))
+    first = made(*range(count))
+    known = {first: "found"}
+    before = hash(first)
+    for _ in range(2 * records.OFTEN):
+        other = made(**{name: place for place, name in enumerate(names)})
+        assert other == first
+        assert hash(other) == before
+    assert known[made(*range(count))] == "found"
+    for method in ("__init__", "__eq__", "__hash__"):
+        assert getattr(made, method).__name__ == method, "written"
+
+
 def test_a_thread_that_comes_late_to_the_first_call_gets_the_same() -> None:
     """It has looked the method up before another thread put the written one in its place."""
 
