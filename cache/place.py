@@ -135,8 +135,11 @@ def prepare(folder: Path) -> None:
         CacheStoreError: it cannot be made, or others can write to it.
     """
     try:
-        os.makedirs(folder, mode=0o700, exist_ok=True)
-        check(folder)
+        try:
+            check(folder)  # it is there but the first time
+        except FileNotFoundError:
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            check(folder)
     except OSError as error:
         raise CacheStoreError(
             f"the cache directory {folder} cannot be used ({error})", CHOOSE

@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from khaljit.extension import NATIVE
+
 SCRIPT = """
 import json, sys
 import numpy as np
@@ -21,9 +23,11 @@ def saxpy(x: kj.Array1[kj.f32], y: kj.Array1[kj.f32], a: kj.f32) -> None:
         y[i] = a * x[i] + y[i]
 
 x, y = np.ones(100, np.float32), np.ones(100, np.float32)
+before = set(sys.modules)
 saxpy[x.size](x, y, 2.0)
 assert (y == 3).all()
-print(json.dumps({"modules": sorted(sys.modules), **saxpy.cache_info()}))
+late = sorted(set(sys.modules) - before - set(sys.builtin_module_names))
+print(json.dumps({"modules": sorted(sys.modules), "late": late, **saxpy.cache_info()}))
 """
 
 
@@ -59,6 +63,14 @@ def test_a_second_process_compiles_nothing_and_imports_no_compiler(tmp_path: Pat
     rare |= {"tracer.intrinsics.matrices", "cache.remote", "cache.info", "backends.reporting"}
     assert not {f"khaljit.{name}" for name in rare} & set(warm["modules"])
     assert not _roots(warm) & {"difflib", "fsspec", "sqlite3"}
+
+
+def test_the_first_launch_of_a_warm_process_loads_no_module(tmp_path: Path) -> None:
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    cold, warm = _run(path), _run(path)
+    assert "khaljit.codegen.llvm.emit" in cold["late"]
+    assert warm["late"] == ([] if NATIVE else ["khaljit.backends.cpu.workers"])
 
 
 def test_an_edit_that_changes_the_trace_compiles_again_and_others_do_not(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ import numpy as np
 from khaljit.arrays import Array, contiguous, host_dtype, host_shape
 from khaljit.backends.base import READING, WAITING, Device, Loaded, Timer
 from khaljit.backends.cuda import driver
+from khaljit.backends.cuda.assemble import TOOLS
 from khaljit.backends.cuda.driver import Context, DriverError, call
 from khaljit.backends.cuda.foreign import ForeignLoaded
 from khaljit.backends.cuda.kernel import CudaKernel, chosen_stream, hand_back
@@ -80,6 +81,7 @@ class CudaDevice(MemoryDevice):
         self.capability: Final = (major, minor)
         self.architecture: Final = architecture_for(major, minor)
         self.target = Cuda(self.architecture)
+        self.target.tool_version(TOOLS[0])  # looked up once: not while a first kernel waits for it
         self.resident_blocks: Final = _per_multiprocessor() * self.context.attribute(
             "MULTIPROCESSOR_COUNT"
         )
