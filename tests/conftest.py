@@ -46,6 +46,19 @@ def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None
         os.environ["KHALJIT_CACHE_DIR"] = before
 
 
+@pytest.fixture
+def no_cache_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing in the environment says how or where to cache."""
+    for name in [one for one in os.environ if one.startswith("KHALJIT_CACHE")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Where a test's own cache may be made."""
+    return tmp_path / "cache"
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _recordings_keep_the_laws() -> Iterator[None]:
     """Every trace that a test records keeps the verifier's laws, and its text reads back."""

@@ -13,15 +13,7 @@ from tests import cache_campaign as campaign
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("", "_DIR", "_STRICT", "_LIMIT", "_ENTRIES", "_TEXT", "_REMOTE"):
-        monkeypatch.delenv(f"KHALJIT_CACHE{name}", raising=False)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("no_cache_settings")
 
 
 @forks

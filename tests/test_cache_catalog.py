@@ -31,15 +31,7 @@ def artifact(number: int) -> Artifact:
     return Artifact(b"p" * number, {"n": number}, ("llvmlite", "0.50"), text="ir", about=about)
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("", "_DIR", "_STRICT", "_LIMIT", "_ENTRIES", "_TEXT", "_REMOTE"):
-        monkeypatch.delenv(f"KHALJIT_CACHE{name}", raising=False)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("no_cache_settings")
 
 
 @pytest.fixture

@@ -41,10 +41,8 @@ def entries(folder: Path) -> list[Path]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, no_cache_settings: None, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A place that is taken for a network's."""
-    for name in ("", "_DIR", "_STRICT", "_LIMIT", "_ENTRIES", "_TEXT", "_REMOTE"):
-        monkeypatch.delenv(f"KHALJIT_CACHE{name}", raising=False)
     monkeypatch.setattr(filesystems, "is_network", lambda folder: True)
     return tmp_path / "cache"
 

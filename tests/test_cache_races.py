@@ -32,15 +32,7 @@ def numbered(number: int) -> Key:
 ARTIFACT = Artifact(b"built", {}, None)
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("", "_DIR", "_STRICT", "_LIMIT"):
-        monkeypatch.delenv(f"KHALJIT_CACHE{name}", raising=False)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("no_cache_settings")
 
 
 # -- threads -----------------------------------------------------------------------------------

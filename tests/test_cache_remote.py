@@ -41,10 +41,8 @@ def artifact(number: int, tool: tuple[str, str] | None = None) -> Artifact:
 
 
 @pytest.fixture(autouse=True)
-def url(monkeypatch: pytest.MonkeyPatch) -> str:
+def url(no_cache_settings: None, monkeypatch: pytest.MonkeyPatch) -> str:
     """A tier in memory that takes writes."""
-    for name in ("", "_DIR", "_STRICT", "_LIMIT", "_ENTRIES", "_TEXT", "_REMOTE_TIMEOUT"):
-        monkeypatch.delenv(f"KHALJIT_CACHE{name}", raising=False)
     url = f"memory://tier{next(NUMBERS)}"
     monkeypatch.setenv("KHALJIT_CACHE_REMOTE", url)
     monkeypatch.setenv("KHALJIT_CACHE_REMOTE_KEY", SECRET)

@@ -44,10 +44,7 @@ def files_in(directory: Path) -> list[Path]:
     ]
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("", "_DIR", "_STRICT", "_LIMIT"):
-        monkeypatch.delenv(f"KHALJIT_CACHE{name}", raising=False)
+pytestmark = pytest.mark.usefixtures("no_cache_settings")
 
 
 @pytest.fixture(params=["disk", "memory"])

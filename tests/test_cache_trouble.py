@@ -47,15 +47,7 @@ def entries(directory: Path) -> list[Path]:
     return [path for path in found if is_entry(f"{path.parent.name}/{path.name}")]
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("", "_DIR", "_STRICT", "_LIMIT", "_ENTRIES", "_TEXT", "_REMOTE"):
-        monkeypatch.delenv(f"KHALJIT_CACHE{name}", raising=False)
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("no_cache_settings")
 
 
 def goes_on_in_memory(store: Store) -> None:
