@@ -29,9 +29,11 @@ NAMES: Final = {
     600: "CUDA_ERROR_NOT_READY",
     700: "CUDA_ERROR_ILLEGAL_ADDRESS",
     701: "CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES",
+    801: "CUDA_ERROR_NOT_SUPPORTED",
     900: "CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED",
     901: "CUDA_ERROR_STREAM_CAPTURE_INVALIDATED",
     905: "CUDA_ERROR_STREAM_CAPTURE_ISOLATION",
+    910: "CUDA_ERROR_GRAPH_EXEC_UPDATE_FAILURE",
 }
 # What no thread may call while it captures, unless it is relaxed.
 UNSAFE: Final = {"cuModuleLoadData", "cuModuleUnload", "cuMemAllocHost", "cuMemFreeHost"}
@@ -63,11 +65,42 @@ class KernelParams:
     sharedMemBytes = kernelParams = 0
 
 
-class _Node:
-    """A node of a graph."""
+class CUgraphEdgeData:
+    """An edge as all are."""
 
-    def __init__(self, work: Callable[[], None]) -> None:
+
+class ConditionalParams:
+    """The driver's ``CUDA_CONDITIONAL_NODE_PARAMS``."""
+
+    handle = size = ctx = 0
+    type = ""
+
+    def __init__(self) -> None:
+        self.phGraph_out: list[list[_Node]] = []
+
+
+class NodeParams:
+    """The driver's ``CUgraphNodeParams``."""
+
+    type = ""
+
+    def __init__(self) -> None:
+        self.conditional = ConditionalParams()
+
+
+class _Node:
+    """A node of a graph.
+
+    Attributes:
+        body: of a loop or branch.
+        loops: whether it is a loop.
+    """
+
+    def __init__(self, work: Callable[[], None], body: list[_Node] | None = None) -> None:
         self.work = work
+        self.body = body
+        self.handle = 0
+        self.loops = False
 
 
 class _Stream:
@@ -78,6 +111,18 @@ class _Stream:
         self.valid = True
 
 
+def _without_calls(text: str) -> str:
+    """A program with a store in place of the driver's function that sets the value of a handle."""
+    passed = dict(re.findall(r"st\.param\.b\d\d \[(\w+)\], (%\w+);", text))
+    text = re.sub(r"(\.param \.b\d\d \w+|st\.param\.\S+ [^;]+);", "", text)
+
+    def store(call: re.Match[str]) -> str:
+        assert call[1] == "cudaGraphSetConditional"
+        return f"st.global.b32 [{passed[call[2]]}], {passed[call[3]]};"
+
+    return re.sub(r"call\.uni (\w+), \((\w+), (\w+)\);", store, text)
+
+
 class FakeDriver:
     """The functions of the driver, each giving (status, results...).
 
@@ -86,16 +131,22 @@ class FakeDriver:
         capacity: bytes that a GPU has.
         failing: statuses that the next calls of a function give, by its name.
         is_called_natively: whether it gives addresses of its functions.
+        version: of CUDA.
+        updates: whether it brings executable graphs up to date with bodies that changed.
     """
 
     CUstream_flags = CUmemPool_attribute = CUfunction_attribute = CUdevice_attribute = _Names()
     CUjit_option = CUpointer_attribute = CUstreamCaptureMode = _Names()
+    CUgraphNodeType = CUgraphConditionalNodeType = _Names()
     CUDA_KERNEL_NODE_PARAMS = KernelParams
+    CUgraphNodeParams = NodeParams
+    CUgraphEdgeData = CUgraphEdgeData
     cuuint64_t = CUresult = int
 
     def __init__(self, gpus: int = 1) -> None:
         self.calls: Counter[str] = Counter()
         self.is_called_natively = True
+        self.version, self.updates = 13000, True
         self.capacity = 1 << 30
         self.failing: dict[str, list[int]] = {}
         self.executed: list[str] = []
@@ -109,6 +160,7 @@ class FakeDriver:
         self._functions: list[str] = []  # their text, by handle
         self._made: list[object] = []
         self._executables: dict[int, dict[_Node, Callable[[], None]]] = {}
+        self._sources: dict[int, list[_Node]] = {}  # that executable graphs were made of
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("cu") and name[2].isupper():
@@ -174,7 +226,7 @@ class FakeDriver:
         return 0, number
 
     def cuDriverGetVersion(self) -> Any:
-        return 0, 13000
+        return 0, self.version
 
     def cuDeviceGetName(self, _size: int, _device: int) -> Any:
         return 0, b"Fake GPU\0"
@@ -391,7 +443,7 @@ class FakeDriver:
 
         def run() -> None:
             self.executed.append("kernel")
-            machine = Machine(text)
+            machine = Machine(_without_calls(text))
             for address, data in self._pieces.items():
                 machine.buffers.add(memoryview(data), address)
             machine.launch((x, y, z), (block[0], block[1], block[2]), raw, shared)
@@ -438,10 +490,64 @@ class FakeDriver:
     def cuGraphGetNodes(self, graph: list[_Node]) -> Any:
         return 0, [], len(graph)
 
+    def cuGraphConditionalHandleCreate(
+        self, graph: list[_Node], context: int, default: int, flags: int
+    ) -> Any:
+        """A handle is the address of its value, which the setting kernel's call stores there."""
+        assert any(one.graph is graph for one in self._streams.values())
+        assert (context, default, flags) == (1, 0, 0)
+        handle, self._next = self._next, self._next + 512
+        self._pieces[handle] = bytearray(4)
+        return 0, handle
+
+    def cuGraphAddNode(
+        self, graph: list[_Node], before: list[_Node], edges: list[Any], count: int, p: NodeParams
+    ) -> Any:
+        assert p.type == "CU_GRAPH_NODE_TYPE_CONDITIONAL"
+        assert (before, count) == (graph[-1:], len(graph[-1:]))
+        conditional = p.conditional
+        assert (conditional.size, conditional.ctx) == (1, 1)
+        node = _Node(lambda: None, [])
+        node.handle = conditional.handle
+        node.loops = conditional.type == "CU_GRAPH_COND_TYPE_WHILE"
+        assert node.body is not None
+        conditional.phGraph_out = [node.body]
+        graph.append(node)
+        return 0, node
+
+    def _instantiated(self, graph: list[_Node]) -> dict[_Node, Callable[[], None]]:
+        """What an executable graph runs, as the nodes are now."""
+        return {node: node.work if node.body is None else self._conditional(node) for node in graph}
+
+    def _conditional(self, node: _Node) -> Callable[[], None]:
+        body = self._instantiated(node.body or [])
+
+        def run() -> None:
+            value = self.piece(node.handle, 4)
+            while any(value):
+                for work in body.values():
+                    work()
+                if not node.loops:
+                    return
+
+        return run
+
     def cuGraphInstantiate(self, graph: list[_Node], _flags: int) -> Any:
         executable = len(self._executables) + 1
-        self._executables[executable] = {node: node.work for node in graph}
+        self._executables[executable] = self._instantiated(graph)
+        self._sources[executable] = graph
         return 0, executable
+
+    def cuGraphKernelNodeSetParams(self, node: _Node, p: KernelParams) -> Any:
+        node.work = self._work(p)
+        return (0,)
+
+    def cuGraphExecUpdate(self, executable: int, graph: list[_Node]) -> Any:
+        assert self._sources[executable] is graph
+        if not self.updates:
+            return 910, None
+        self._executables[executable] = self._instantiated(graph)
+        return 0, "result"
 
     def cuGraphUpload(self, executable: int, handle: int) -> Any:
         assert executable in self._executables
@@ -454,11 +560,14 @@ class FakeDriver:
         return (0,)
 
     def cuGraphExecKernelNodeSetParams(self, executable: int, node: _Node, p: KernelParams) -> Any:
-        shape = [p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX, p.blockDimY, p.blockDimZ]
-        assert node in self._executables[executable]
-        work = self._launch(p.func, shape, p.sharedMemBytes, p.kernelParams)
-        self._executables[executable][node] = work
+        assert node in self._executables[executable]  # not in a body
+        self._executables[executable][node] = self._work(p)
         return (0,)
+
+    def _work(self, p: KernelParams) -> Callable[[], None]:
+        shape = [p.gridDimX, p.gridDimY, p.gridDimZ, p.blockDimX, p.blockDimY, p.blockDimZ]
+        found: Callable[[], None] = self._launch(p.func, shape, p.sharedMemBytes, p.kernelParams)
+        return found
 
     def cuGraphExecDestroy(self, executable: int) -> Any:
         self._executables[executable] = {}

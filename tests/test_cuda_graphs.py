@@ -12,7 +12,7 @@ import pytest
 import khaljit as kj
 from khaljit.backends.cuda import driver
 from khaljit.backends.cuda.device import CudaDevice
-from tests import test_graphs
+from tests import test_graph_conditionals, test_graphs
 from tests.fake_cuda import FakeDriver
 from tests.graph_programs import disagreement
 
@@ -45,7 +45,7 @@ def add(x: kj.Array1[kj.i32], k: kj.i32) -> None:
 # What holds on every device, here with the driver's graphs.
 GENERIC: dict[str, Callable[..., None]] = {
     name: test
-    for name, test in vars(test_graphs).items()
+    for name, test in {**vars(test_graphs), **vars(test_graph_conditionals)}.items()
     if name.startswith("test_")
     and test.__code__.co_varnames[: test.__code__.co_argcount] in [("device",), ("device", "rng")]
     and "other" not in name
@@ -277,3 +277,118 @@ def test_an_exception_ends_the_drivers_capture(gpu: CudaDevice, fake: FakeDriver
         add[4](x, 0.5)  # type: ignore[arg-type]  # the mistake
     assert fake.calls["cuStreamEndCapture"] == 1
     assert not fake._captures()
+
+
+# Loops and branches.
+
+
+@kj.jit
+def lower(left: kj.Array1[kj.i32]) -> None:
+    left[0] -= 1
+
+
+@pytest.mark.parametrize("what", test_graph_conditionals.WRONG)
+def test_what_is_no_flag(gpu: CudaDevice, what: str) -> None:
+    test_graph_conditionals.test_what_is_no_flag(gpu, what)
+
+
+def test_a_loop_is_one_call_of_the_driver(gpu: CudaDevice, fake: FakeDriver) -> None:
+    x, left = gpu.zeros(8, kj.i32), gpu.full(1, 9, kj.i32)
+    with gpu.capture() as graph, graph.while_(left):
+        add[8](x, 1)
+        lower[1](left)
+    assert "driver's graph: 5 nodes" in graph.summary()
+    gpu.synchronize()
+    before = fake.calls.copy()
+    graph.launch()
+    assert fake.calls - before == {"cuCtxSetCurrent": 1, "cuGraphLaunch": 1}
+    assert (x.numpy() == 9).all()
+
+
+def test_what_sets_conditions_is_loaded_once(gpu: CudaDevice, fake: FakeDriver) -> None:
+    flag = gpu.zeros(1, kj.i32)
+    add[1](flag, 0)
+    gpu.synchronize()
+    before = fake.calls["cuModuleLoadData"]
+    for _ in range(3):
+        with gpu.capture() as graph, graph.while_(flag), graph.if_(flag):
+            add[1](flag, 1)
+        graph.launch()
+    assert fake.calls["cuModuleLoadData"] == before + 1
+    assert flag.numpy()[0] == 0
+
+
+@pytest.mark.parametrize("updates", [True, False])
+def test_numbers_in_bodies_bring_the_executable_graph_up_to_date(
+    gpu: CudaDevice, fake: FakeDriver, updates: bool
+) -> None:
+    fake.updates = updates
+    x, left = gpu.zeros(8, kj.i32), gpu.zeros(1, kj.i32)
+    with gpu.capture() as graph:
+        k = graph.param("k", kj.i32, default=1)
+        add[1](left, 2)
+        with graph.while_(left):
+            add[8](x, k)
+            lower[1](left)
+        add[8](x, k)
+    graph.launch()
+    graph.launch()
+    before = fake.calls.copy()
+    graph.launch(k=10)
+    spent = fake.calls - before
+    assert spent["cuGraphKernelNodeSetParams"] == 2
+    assert spent["cuGraphExecKernelNodeSetParams"] == 0
+    assert spent["cuGraphExecUpdate"] == 1
+    assert spent["cuGraphInstantiate"] == spent["cuGraphExecDestroy"] == (not updates)
+    assert (x.numpy() == 6 + 30).all()
+
+
+def test_work_of_other_libraries_in_bodies(gpu: CudaDevice, fake: FakeDriver) -> None:
+    x, left = gpu.zeros(8, kj.i32), gpu.full(1, 3, kj.i32)
+
+    def foreign() -> None:
+        piece = fake.piece(x.buffer.address, 4)
+        piece[0] += 1
+
+    with gpu.capture() as graph:
+        with graph.while_(left):
+            fake.later(graph.stream.handle, foreign)
+            lower[1](left)
+        add[8](x, 10)
+    assert "1 of them of other libraries" in graph.summary()
+    graph.launch()
+    assert x.numpy().tolist() == [13] + [10] * 7
+
+
+def test_a_driver_without_loops_runs_the_nodes_as_they_were_launched(
+    gpu: CudaDevice, fake: FakeDriver
+) -> None:
+    fake.version = 12030
+    for test in ("loops_in_loops", "branches", "parameters_in_bodies", "flags_of_one_byte"):
+        GENERIC[f"test_{test}"](gpu)
+    GENERIC["test_what_no_graph_can_hold_raises_in_a_body_too"](gpu)
+    GENERIC["test_an_exception_in_a_body_leaves_everything_usable"](gpu)
+    assert fake.calls["cuGraphAddNode"] == 0
+    x = gpu.zeros(8, kj.i32)
+    with gpu.capture() as graph:
+        fake.later(graph.stream.handle, lambda: None)
+        with pytest.raises(kj.GraphError, match="the driver has no such nodes") as caught:
+            graph.if_(x[:1]).__enter__()
+        assert "CUDA 12.4" in str(caught.value)
+        add[8](x, 1)
+    graph.launch()
+    assert (x.numpy() == 1).all()
+
+
+def test_a_body_that_the_driver_refuses_leaves_the_capture_usable(
+    gpu: CudaDevice, fake: FakeDriver
+) -> None:
+    x = gpu.zeros(8, kj.i32)
+    with gpu.capture() as graph:
+        add[8](x, 1)
+        fake.failing["cuGraphAddNode"] = [801]
+        with pytest.raises(kj.DeviceError, match="capturing a loop or branch of a graph"):
+            graph.if_(x[:1]).__enter__()
+        add[8](x, 1)
+    graph.launch()
+    assert (x.numpy() == 2).all()

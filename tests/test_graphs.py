@@ -19,6 +19,7 @@ import khaljit as kj
 from khaljit import loading
 from khaljit.backends.base import Device
 from khaljit.backends.cpu import replay as cpu_replay
+from khaljit.backends.cpu import runs
 from khaljit.backends.cpu.loader import read
 from khaljit.codegen.llvm import replay
 from khaljit.codegen.llvm.assemble import assemble
@@ -870,7 +871,7 @@ def test_without_a_compiler_a_list_runs_as_it_was_launched(monkeypatch: pytest.M
     device = kj.device("cpu", threads=1)
     x, y = device.zeros(4), device.zeros(4)
     step[4](x, y, 1.0)
-    monkeypatch.setattr(cpu_replay, "runner_of", lambda target: None)
+    monkeypatch.setattr(runs, "runner_of", lambda target: None)
     with device.capture() as graph:
         step[4](x, y, graph.param("dt", kj.f32))
         step[4](y, x, 1.0)

@@ -6,6 +6,11 @@ entry, its parameter block, the number of its items, and where a u32 says whethe
 null. A kernel that failed ends the run: the result is its row's number, else `count`. There is at
 least one row.
 
+``i64 turns(ptr rows, i64 count, i64 most, ptr arena, ptr flag, i64 bytes)`` does that again and
+again, as long as a flag of so many bytes, 1 or 4, is not zero, which it looks at before each turn.
+The result is the row's number that failed, `count` after the most turns, and -1 when the flag was
+zero.
+
 ``void chains(ptr params, ptr next, i64 total, i64 chunk, ptr arena)`` is called as kernels are, by
 several threads: its items are chains of rows that do not depend on each other. `params` are two
 words: the rows, and where the numbers of the rows stand at which chains begin, and the last one
@@ -18,10 +23,11 @@ from typing import Final
 
 from khaljit.codegen.llvm.target import CpuTarget
 
-__all__ = ["CHAINS", "NAME", "ROW", "text"]
+__all__ = ["CHAINS", "NAME", "ROW", "TURNS", "text"]
 
 NAME: Final = "replay"
 CHAINS: Final = "chains"
+TURNS: Final = "turns"
 ROW: Final = 4  # words
 
 _TEXT: Final = """\
@@ -70,6 +76,49 @@ turned:
 
 stop:
   ret i64 %number
+
+done:
+  ret i64 %count
+}}
+
+define dso_local {convention}i64 @turns(ptr %rows, i64 %count, i64 %most, ptr %arena,
+                                        ptr %flag, i64 %bytes) {attributes} {{
+entry:
+  %is.byte = icmp eq i64 %bytes, 1
+  br label %turn
+
+turn:
+  %made = phi i64 [ 0, %entry ], [ %made.more, %ran ]
+  %over = icmp sge i64 %made, %most
+  br i1 %over, label %done, label %look
+
+look:
+  br i1 %is.byte, label %byte, label %word
+
+byte:
+  %flag.byte = load i8, ptr %flag
+  %set.byte = icmp ne i8 %flag.byte, 0
+  br i1 %set.byte, label %run, label %fell
+
+word:
+  %flag.word = load i32, ptr %flag
+  %set.word = icmp ne i32 %flag.word, 0
+  br i1 %set.word, label %run, label %fell
+
+run:
+  %stopped = call {convention}i64 @replay(ptr %rows, i64 %count, i64 1, ptr %arena)
+  %failed = icmp ne i64 %stopped, %count
+  br i1 %failed, label %stop, label %ran
+
+ran:
+  %made.more = add i64 %made, 1
+  br label %turn
+
+stop:
+  ret i64 %stopped
+
+fell:
+  ret i64 -1
 
 done:
   ret i64 %count

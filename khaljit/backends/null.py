@@ -8,7 +8,9 @@ from typing import ClassVar, final
 from khaljit.backends.base import Loaded
 from khaljit.backends.host import HostDevice
 from khaljit.backends.reference import TraceTarget
+from khaljit.backends.replay import Replay
 from khaljit.cache.artifact import Artifact
+from khaljit.graphs.nodes import Node
 from khaljit.grids import Grid, Indirect
 from khaljit.operands import Operand
 from khaljit.tracer.ir import Trace
@@ -31,6 +33,10 @@ class NullDevice(HostDevice):
         del artifact, trace
         return _Nothing()
 
+    def replay_of(self, nodes: Sequence[Node]) -> Replay:
+        """What does nothing: no flag of a loop would ever change."""
+        return _NoReplay(nodes)
+
     def describe(self) -> Mapping[str, str]:
         """What it is."""
         return {"engine": "none: launches are checked and recorded only"}
@@ -44,4 +50,10 @@ class _Nothing(Loaded):
         numbers: Sequence[int | float | bool],
         groups: Grid | Indirect,
     ) -> None:
+        """Do nothing."""
+
+
+@final
+class _NoReplay(Replay):
+    def launch(self, repeat: int) -> None:
         """Do nothing."""

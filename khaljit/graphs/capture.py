@@ -8,7 +8,7 @@ refused. `apart` is for what a device does for itself meanwhile, such as loading
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from khaljit.extension import Watched
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from khaljit.arrays import Array
     from khaljit.backends.base import Device
     from khaljit.dispatch import Dispatch
+    from khaljit.graphs.nodes import ConditionalNode
 
 __all__ = [
     "EVERYWHERE",
@@ -38,6 +39,9 @@ class Capture(Protocol):
 
     def copy(self, source: Array[Any], target: Array[Any]) -> bool:
         """Note a copy of contiguous bytes; whether it is not to run now."""
+
+    def body(self, node: ConditionalNode) -> AbstractContextManager[None]:
+        """Note a loop or a branch, and in the block its body."""
 
     def made(self, array: Array[Any]) -> None:
         """An array was made that a device needs by the way."""

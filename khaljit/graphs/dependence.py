@@ -5,21 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from khaljit.arrays import span
-from khaljit.graphs.nodes import Node
+from khaljit.graphs.nodes import Node, Use
 
 __all__ = ["chains", "dependencies"]
 
 
-def dependencies(nodes: Sequence[Node]) -> list[set[int]]:
-    """Per node, the nodes before it whose effects it must see or not disturb, the last ones only.
+def dependencies(nodes: Sequence[Iterable[Use]]) -> list[set[int]]:
+    """Per node, the nodes before it whose effects it must see or not disturb, the last ones only;
+    nodes are given by what they use.
 
     Places are told apart by the bytes that arrays lie between.
     """
     seen: list[tuple[int, int, int, bool]] = []  # start, stop, node, whether it writes
     found: list[set[int]] = []
-    for number, node in enumerate(nodes):
+    for number, used in enumerate(nodes):
         needs: set[int] = set()
-        uses = [(*span(array), written) for array, written in node.uses()]
+        uses = [(*span(array), written) for array, written in used]
         for start, stop, written in uses:
             needs.update(
                 other

@@ -15,7 +15,8 @@ import sys
 import threading
 import warnings
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import field
 from types import FunctionType, MethodType
 from typing import Any, Final, NamedTuple, final
@@ -25,7 +26,7 @@ from khaljit.backends.base import Device
 from khaljit.dispatch import Dispatch
 from khaljit.graphs.capture import EVERYWHERE, captured, is_captured
 from khaljit.graphs.graph import Graph
-from khaljit.graphs.nodes import CopyNode, KernelNode, Node
+from khaljit.graphs.nodes import ConditionalNode, CopyNode, KernelNode, Node
 from khaljit.graphs.state import State, UnseenError
 from khaljit.tracer.errors import ArgumentTypeError, GraphError, PerformanceWarning
 from khaljit.tracer.recorder import is_own, user_site
@@ -95,6 +96,12 @@ class Watch:
         self.nodes.append(CopyNode(source, target))
         return False
 
+    @contextmanager
+    def body(self, node: ConditionalNode) -> Iterator[None]:
+        """Note a loop or a branch of a graph that is launched, which runs."""
+        self.nodes.append(node)
+        yield
+
     def made(self, array: Array[Any]) -> None:
         """An array that khaljit needs by the way."""
         self._scratch[id(array.buffer)] = len(self._scratch)
@@ -113,6 +120,8 @@ class Watch:
         places = tuple(self._place(array) for array, _ in node.uses())
         if isinstance(node, CopyNode):
             return Launched("copy", None, (), "", places)
+        if isinstance(node, ConditionalNode):
+            return Launched(node.label, None, (str(node.limit), str(node.size)), "", places)
         dispatch = node.dispatch
         numbers = tuple(f"{type(one).__name__} {one!r}" for one in dispatch.numbers)
         return Launched(node.label, dispatch.loaded, numbers, str(dispatch.groups), places)
@@ -324,4 +333,6 @@ def _difference(first: list[Launched], second: list[Launched]) -> str:
 
 
 def _device_of(node: Node) -> Device:
-    return node.target.device if isinstance(node, CopyNode) else node.dispatch.device
+    if isinstance(node, KernelNode):
+        return node.dispatch.device
+    return (node.target if isinstance(node, CopyNode) else node.flag).device

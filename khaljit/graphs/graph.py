@@ -8,22 +8,25 @@ run.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import threading
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any, Final, NoReturn, final
 
 from khaljit.arrays import Array
-from khaljit.backends.replay import Recorder, Replay
+from khaljit.backends.replay import Recorder, Replay, Spoiled
 from khaljit.dispatch import Dispatch
 from khaljit.graphs import text
 from khaljit.graphs.capture import capture_of, captured
+from khaljit.graphs.conditions import conditional
 from khaljit.graphs.declared import Declarations, Declared, Value
-from khaljit.graphs.nodes import CopyNode, KernelNode, Node, rebound, views_of
+from khaljit.graphs.launched import as_launched, filled, give, moved
+from khaljit.graphs.nodes import ConditionalNode, CopyNode, KernelNode, Node
 from khaljit.graphs.params import ArrayParam, ScalarParam, Slot
 from khaljit.grids import Indirect
-from khaljit.operands import check_operands
 from khaljit.profiling import profile_of
 from khaljit.tracer.errors import ArgumentValueError, GraphError
 from khaljit.tracer.recorder import Guard, user_site
@@ -41,6 +44,7 @@ class Graph:
     def __init__(self, device: Device) -> None:
         self.device: Final = device
         self._nodes: list[Node] = []
+        self._open: Final[list[int]] = []  # loops and branches whose bodies are captured now
         self._params: Final = Declarations(device)
         self._values: dict[str, Value] = {}  # that the replay's nodes have now
         self._guards: tuple[tuple[str, Guard], ...] = ()
@@ -48,9 +52,8 @@ class Graph:
         self._replay: Replay | None = None
         self._missing = "it was never captured"
         self._lock = threading.Lock()
-        self._owner: Final = (
-            object()
-        )  # whose the parameters are; not the graph, whose nodes have them
+        # Whose the parameters are; not the graph, whose nodes have them.
+        self._owner: Final = object()
         _ALL.add(self)
 
     def __repr__(self) -> str:
@@ -89,10 +92,16 @@ class Graph:
         """All is captured; called by ``with`` and by ``device.end_capture``."""
         recorder = self._recorder
         assert recorder is not None
+        if self._open:
+            raise GraphError(
+                f"a capture ends in the body of graph.{self._nodes[self._open[-1]].label}_",
+                at=user_site(),
+                mend="end it behind the with statement of the body",
+            )
         captured(self.device, None)
         self._recorder = None
         try:
-            self._adopt(self._nodes, recorder.finish())
+            self._adopt(recorder.finish(self._nodes))
         except BaseException as error:
             self._missing = f"its capture failed: {error}"
             raise
@@ -100,20 +109,20 @@ class Graph:
     @classmethod
     def of(cls, device: Device, nodes: Sequence[Node]) -> Graph:
         """The graph of nodes that were noted elsewhere."""
-        recorder = device.graph_recorder()
+        found, recorder = cls(device), device.graph_recorder()
+        found._recorder = recorder
         try:
-            for node in nodes:
-                recorder.add(node)
+            give(nodes, found)
         except BaseException:
             recorder.abandon()
             raise
-        found = cls(device)
-        found._adopt(nodes, recorder.finish())
+        found._recorder = None
+        found._adopt(recorder.finish(found._nodes))
         return found
 
-    def _adopt(self, nodes: Sequence[Node], replay: Replay) -> None:
-        """Be the graph of some nodes, which a device made ready."""
-        self._nodes = list(nodes)
+    def _adopt(self, replay: Replay) -> None:
+        """Be the graph of the nodes, which the device made ready."""
+        nodes = self._nodes
         self._replay = replay
         for position, node in enumerate(nodes):
             if not isinstance(node, KernelNode):
@@ -133,6 +142,7 @@ class Graph:
         captured(self.device, None)
         self._missing = why
         self._nodes = []
+        self._open.clear()
         if recorder is not None:
             recorder.abandon()
 
@@ -163,6 +173,32 @@ class Graph:
         whole.param = ArrayParam(self._owner, name, array.offset)
         return whole
 
+    def while_(self, flag: Any, *, limit: int | None = None) -> AbstractContextManager[None]:
+        """A loop: what a ``with`` block launches is run again and again, as long as ``flag[0]`` is
+        not zero, which the device looks at before each turn.
+
+        ::
+
+            with device.capture() as graph:
+                with graph.while_(flag):
+                    step[x.size](x, y)
+                    check[1](y, flag)
+
+        Args:
+            flag: an array of this device with one element, of i32, u32 or bool.
+            limit: most turns; a loop whose flag never falls runs for ever without.
+
+        Raises:
+            GraphError: the graph is not captured now.
+            ArgumentError: the flag is none.
+        """
+        return self.body(conditional("while_", self, flag, limit))
+
+    def if_(self, flag: Any) -> AbstractContextManager[None]:
+        """A branch: what a ``with`` block launches is run if ``flag[0]`` is not zero when the
+        device comes to it; arguments and errors as of `while_`."""
+        return self.body(conditional("if_", self, flag, 1))
+
     @property
     def stream(self) -> Any:
         """While it is captured, on CUDA: the stream, for other libraries whose work shall be part
@@ -192,7 +228,7 @@ class Graph:
                 mend="read it from an array of the graph's own, and copy the counts there",
             )
         if slots:
-            dispatch = dispatch.with_numbers(_filled(numbers, slots, self._first))
+            dispatch = dispatch.with_numbers(filled(numbers, slots, self._first))
         self._add(KernelNode(label, dispatch, slots))
         return True
 
@@ -201,6 +237,26 @@ class Graph:
         self._add(CopyNode(source, target))
         return True
 
+    @contextmanager
+    def body(self, node: ConditionalNode) -> Iterator[None]:
+        """Note a loop or a branch, and in the block its body."""
+        assert self._recorder is not None
+        self._recorder.open(node)
+        at = len(self._nodes)
+        self._open.append(at)
+        self._nodes.append(node)
+        try:
+            yield
+            self._nodes[at] = dataclasses.replace(node, size=len(self._nodes) - at - 1)
+            self._recorder.close()
+        except BaseException as error:
+            self._recorder.abandon()
+            why = f"a {type(error).__name__} ended the body of its graph.{node.label}_"
+            self._recorder = Spoiled(why)
+            raise
+        finally:
+            self._open.pop()
+
     def made(self, array: Array[Any]) -> None:
         """The nodes that use it keep it."""
 
@@ -208,7 +264,7 @@ class Graph:
         """No graph can hold it."""
         raise GraphError(f"{what} while a graph is captured on {device}", at=user_site(), mend=mend)
 
-    def _add(self, node: Node) -> None:
+    def _add(self, node: KernelNode | CopyNode) -> None:
         recorder = self._recorder
         assert recorder is not None
         for array, _ in node.uses():
@@ -288,9 +344,9 @@ class Graph:
             return
         arrays = {name: one for name, one in wanted.items() if isinstance(one, Array)}
         positions = {at for one in changed for at in one.nodes}
-        moved = [(at, _moved(self._nodes[at], arrays)) for at in sorted(positions)]
+        changes = [(at, moved(self._nodes[at], arrays)) for at in sorted(positions)]
         self._values = {}  # should the device refuse one of them, all are set anew the next time
-        for position, node in moved:
+        for position, node in changes:
             self._nodes[position] = node
             replay.update(position, node)
         for one in changed:
@@ -315,28 +371,9 @@ class Graph:
                 "capture that work in one graph",
             )
         wanted = self._params.read(values)
-        nodes = [self._as_launched(node, wanted) for node in self._nodes]
-        taken = isinstance(around, Graph)
-        for node in nodes * repeat:
-            if isinstance(node, CopyNode):
-                around.copy(node.source, node.target)
-            else:
-                around.kernel(node.dispatch, node.label)
-        return taken
-
-    @staticmethod
-    def _as_launched(node: Node, values: Mapping[str, Any]) -> Node:
-        """A node with the values of a launch, which are no parameters of this graph any more."""
-        arrays = {name: one for name, one in values.items() if isinstance(one, Array)}
-        made = _moved(node, arrays, keep=False)
-        if isinstance(made, KernelNode) and made.slots:
-            numbers = _filled(
-                made.dispatch.numbers,
-                made.slots,
-                lambda slot: values[slot.param.name][slot.component],
-            )
-            return KernelNode(made.label, made.dispatch.with_numbers(numbers))
-        return made
+        nodes = [as_launched(node, wanted) for node in self._nodes]
+        give(nodes * repeat, around)
+        return isinstance(around, Graph)
 
     # Looking.
 
@@ -369,27 +406,3 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):  # systems with fork
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def _filled(numbers: Sequence[Any], slots: Sequence[tuple[int, Slot]], value: Any) -> list[Any]:
-    """Numbers with those of parameters in their places."""
-    found = list(numbers)
-    for position, slot in slots:
-        found[position] = value(slot)
-    return found
-
-
-def _moved(node: Node, arrays: Mapping[str, Array[Any]], keep: bool = True) -> Node:
-    """A node with other arrays for its parameters, if its code is right for them."""
-    if not isinstance(node, KernelNode):
-        return node
-    made = rebound(node, arrays, keep)
-    dispatch = made.dispatch
-    check_operands(dispatch.kernel, dispatch.operands, dispatch.written)
-    if views_of(made) != views_of(node):
-        raise ArgumentValueError(
-            f"kernel {dispatch.kernel}: arrays of this launch of the graph are the same view "
-            "that were not when it was captured, or the other way round",
-            mend="capture another graph for that case",
-        )
-    return made

@@ -1,9 +1,13 @@
-"""The nodes of a graph."""
+"""The nodes of a graph.
+
+A graph is a list of them, in the order of capture. The body of a loop or a branch stands behind its
+node, which knows how many nodes that are; `outline` gives the tree.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, final
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Final, NamedTuple, final
 
 from khaljit.arrays import Array
 from khaljit.dispatch import Dispatch
@@ -12,7 +16,21 @@ from khaljit.grids import Indirect
 from khaljit.operands import Operand, views
 from khaljit.tracer.records import dataclass
 
-__all__ = ["CopyNode", "KernelNode", "Node", "rebound", "views_of"]
+__all__ = [
+    "UNBOUNDED",
+    "ConditionalNode",
+    "CopyNode",
+    "Item",
+    "KernelNode",
+    "Node",
+    "Use",
+    "outline",
+    "rebound",
+    "uses_of",
+    "views_of",
+]
+
+UNBOUNDED: Final = (1 << 63) - 1  # turns of a loop that only its flag ends
 
 Use = tuple["Array[Any]", bool]  # an array, and whether the node writes it
 
@@ -68,7 +86,57 @@ class CopyNode:
         yield self.target, True
 
 
-Node = KernelNode | CopyNode
+@final
+@dataclass(frozen=True, slots=True)
+class ConditionalNode:
+    """A loop, or a branch, which is a loop of one turn at most.
+
+    Attributes:
+        flag: one element; a turn is made if it is not zero then.
+        limit: most turns.
+        size: how many of the nodes behind it are its body, with all that is inside of inner ones.
+    """
+
+    flag: Array[Any]
+    limit: int
+    size: int = 0
+
+    @property
+    def label(self) -> str:
+        """What it is called in the statement that captured it."""
+        return "if" if self.limit == 1 else "while"
+
+    def uses(self) -> Iterator[Use]:
+        """What it reads by itself."""
+        yield self.flag, False
+
+
+Node = KernelNode | CopyNode | ConditionalNode
+
+
+class Item(NamedTuple):
+    """A node by its position, with what is in its body."""
+
+    position: int
+    body: Sequence[Item] = ()
+
+
+def outline(nodes: Sequence[Node], start: int = 0, stop: int | None = None) -> list[Item]:
+    """The nodes of a part of a graph that are in no body there, each with its own body."""
+    stop = len(nodes) if stop is None else stop
+    found = []
+    while start < stop:
+        node, position = nodes[start], start
+        start += 1 + (node.size if isinstance(node, ConditionalNode) else 0)
+        found.append(Item(position, outline(nodes, position + 1, start)))
+    return found
+
+
+def uses_of(nodes: Sequence[Node], item: Item) -> Iterator[Use]:
+    """Every array that a node and its body read or write."""
+    yield from nodes[item.position].uses()
+    for inner in item.body:
+        yield from uses_of(nodes, inner)
 
 
 def rebound(node: KernelNode, arrays: Mapping[str, Array[Any]], keep: bool) -> KernelNode:

@@ -64,7 +64,8 @@ class CpuDevice(HostDevice):
 
     def replay_of(self, nodes: Sequence[Node]) -> Replay:
         """A native list; a plain one where nothing can make the code that runs it."""
-        from khaljit.backends.cpu.replay import CpuReplay, runner_of
+        from khaljit.backends.cpu.replay import CpuReplay
+        from khaljit.backends.cpu.runs import runner_of
 
         runner = runner_of(self.target)
         return super().replay_of(nodes) if runner is None else CpuReplay(self, runner, nodes)

@@ -3,74 +3,36 @@
 The list of a graph is cut into runs. A run of small launches is an array of rows for
 ``codegen/llvm/replay.py``, in several chains where some do not depend on others and together they
 are worth a second thread. Each other launch is a run of its own, because it takes all threads
-anyhow, or because its grid is read when it comes to it.
+anyhow, or because its grid is read when it comes to it. So is a loop or a branch, whose body is
+cut by itself.
 """
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
 
-from khaljit import compiler
 from khaljit.backends.cpu.device import WORTH_THREADS, CpuKernel
-from khaljit.backends.cpu.loader import Image, load
-from khaljit.backends.cpu.target import Cpu
+from khaljit.backends.cpu.runs import ConditionalRun, NativeRun, Run, Runner
 from khaljit.backends.cpu.workers import Arena
 from khaljit.backends.replay import Replay, Slots
 from khaljit.backends.reporting import OwnReport, Reporting
-from khaljit.cache.artifact import Artifact
-from khaljit.cache.keys import described, key
 from khaljit.codegen.layout import SLOT
 from khaljit.codegen.llvm import replay
 from khaljit.dispatch import Dispatch
 from khaljit.graphs.dependence import chains
-from khaljit.graphs.nodes import KernelNode, Node
+from khaljit.graphs.nodes import ConditionalNode, Item, KernelNode, Node, outline
 from khaljit.grids import Indirect
 
 if TYPE_CHECKING:
     from khaljit.backends.cpu.device import CpuDevice
 
-__all__ = ["CpuReplay", "runner_of"]
+__all__ = ["CpuReplay"]
 
 MOST_OF_ONE: Final = 0.8  # of the work of a run, that one of its chains may have
 MASK: Final = (1 << 64) - 1
-LONGEST: Final = 1 << 28  # simple operations of a native call, which nothing can interrupt
-_CALL: Final = ctypes.CFUNCTYPE(
-    ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p
-)
-Run = Callable[[int], None]  # none refers to the replay, which has them: graphs go at once
-
-
-@final
-class Runner:
-    """The native function, mapped."""
-
-    def __init__(self, code: bytes) -> None:
-        self._image: Final[Image] = load(code)
-        self.call: Final = _CALL(self._image.address(replay.NAME))
-        self.chains: Final = self._image.address(replay.CHAINS)
-
-
-@lru_cache(maxsize=1)
-def runner_of(target: Cpu) -> Runner | None:
-    """The function for a processor, from the cache or made now; None where nothing makes it."""
-    text = replay.text(target.cpu)
-    name = key(runner=text.encode(), target=described(target.key_parts()).encode())
-    tool = ("llvmlite", target.tool_version("llvmlite") or "")
-
-    def build() -> Artifact:
-        from khaljit.codegen.llvm.assemble import assemble
-
-        return Artifact(assemble(text, target.cpu), {}, tool, text=text)
-
-    store = compiler.store()
-    if not tool[1] and store.get(name, target.tool_version) is None:
-        return None
-    return Runner(store.obtain(name, target.tool_version, build).payload)
 
 
 @final
@@ -80,26 +42,30 @@ class CpuReplay(Replay):
     def __init__(self, device: CpuDevice, runner: Runner, nodes: Sequence[Node]) -> None:
         super().__init__(nodes)
         self._device: Final = device
-        self._loaded: Final = [_code(node) for node in nodes]
+        launches = {
+            position: node for position, node in enumerate(nodes) if isinstance(node, KernelNode)
+        }
+        self._loaded: Final = {position: _code(node) for position, node in launches.items()}
         self._reports: Final = {
             position: OwnReport(device, loaded)
-            for position, node in enumerate(nodes)
-            if isinstance(loaded := _kernel(node).dispatch.loaded, Reporting)
+            for position, node in launches.items()
+            if isinstance(loaded := node.dispatch.loaded, Reporting)
         }
         self._runner: Final = runner
-        offsets = np.cumsum([0, *(loaded.block_bytes for loaded in self._loaded)])
-        self._offsets: Final[list[int]] = offsets.tolist()
-        self._blocks: Final = np.zeros(self._offsets[-1] // SLOT, np.uint64)
+        offsets = np.cumsum([0, *(loaded.block_bytes for loaded in self._loaded.values())]).tolist()
+        self._offsets: Final[dict[int, int]] = dict(zip(launches, offsets, strict=False))
+        self._blocks: Final = np.zeros(offsets[-1] // SLOT, np.uint64)
         self._words: Final = memoryview(self._blocks)  # type: ignore[arg-type]  # NumPy has buffers
         self._bytes: Final = self._words.cast("B")
         self._rows: Final = np.zeros((len(nodes), replay.ROW), np.uint64)
         self._order: Final[list[int]] = []  # the nodes in the order of their rows
         self._as_they_are: Final[set[int]] = set()  # nodes that are run as they were launched
         self._places: Final[dict[int, _Places]] = {}  # of parameters, by which slots they are
-        self._arena: Final = Arena(max((one.arena_bytes for one in self._loaded), default=0))
-        self._runs: Final = self._cut()
+        arenas = (loaded.arena_bytes for loaded in self._loaded.values())
+        self._arena: Final = Arena(max(arenas, default=0))
+        self._runs: Final = self._cut(outline(nodes))
         self._row_of: Final = {position: row for row, position in enumerate(self._order)}
-        for position in range(len(nodes)):
+        for position in launches:
             self._pack(position)
 
     def launch(self, repeat: int) -> None:
@@ -149,16 +115,17 @@ class CpuReplay(Replay):
         operands, numbers, report = dispatch.operands, dispatch.numbers, self._reports.get(position)
         if report is not None:
             operands, numbers = (*operands, report.operand), (*numbers, 0)
-        start, stop = self._offsets[position : position + 2]
-        self._bytes[start:stop] = loaded.pack(operands, numbers, dispatch.groups)
+        start = self._offsets[position]
+        block = loaded.pack(operands, numbers, dispatch.groups)
+        self._bytes[start : start + loaded.block_bytes] = block
         row = self._row_of.get(position)
         if row is not None:
             total, _ = loaded.share(dispatch.groups)
             where = self._blocks.ctypes.data + start
             self._rows[row] = (loaded.address, where, total, report.failed if report else 0)
 
-    def _cut(self) -> list[Run]:
-        """The runs, in order."""
+    def _cut(self, items: Sequence[Item]) -> list[Run]:
+        """The runs of some nodes, in order."""
         runs: list[Run] = []
         small: list[int] = []
 
@@ -167,14 +134,19 @@ class CpuReplay(Replay):
                 runs.append(self._small(small))
                 small.clear()
 
-        for position, (node, loaded) in enumerate(zip(self.nodes, self._loaded, strict=True)):
+        for position, body in items:
+            node = self.nodes[position]
+            if isinstance(node, ConditionalNode):
+                close()
+                runs.append(ConditionalRun(node, self._cut(body)))
+                continue
             groups = _kernel(node).dispatch.groups
             report = self._reports.get(position)
             if isinstance(groups, Indirect) or (report is not None and report.prints):
                 close()
                 runs.append(self._as_launched(position))
                 continue
-            total, chunk = loaded.share(groups)
+            total, chunk = self._loaded[position].share(groups)
             if chunk < total:
                 close()
                 runs.append(self._shared(position, total, chunk))
@@ -211,20 +183,13 @@ class CpuReplay(Replay):
         """One after the other, in this thread."""
         first, count = len(self._order), len(positions)
         self._order.extend(positions)
-        call, arena, rows = self._runner.call, self._arena.address, self._rows[first:].ctypes.data
-        reports = {row: self._reports.get(position) for row, position in enumerate(positions)}
-        most = max(1, LONGEST // max(work, 1))
-
-        def run(repeat: int) -> None:
-            while repeat > 0:
-                turns = min(repeat, most)
-                stopped = call(rows, count, turns, arena)
-                failed = reports.get(stopped)
-                if failed is not None:
-                    failed.tell()
-                repeat -= turns
-
-        return run
+        rows = self._rows[first:].ctypes.data
+        reports = {
+            row: self._reports[position]
+            for row, position in enumerate(positions)
+            if position in self._reports
+        }
+        return NativeRun(self._runner, rows, count, self._arena.address, reports, work)
 
     def _parallel(self, found: Sequence[Sequence[int]]) -> Run:
         """Chains that do not depend on each other, on all threads."""
@@ -263,7 +228,7 @@ class CpuReplay(Replay):
 
         def run(repeat: int) -> None:
             for _ in range(repeat):
-                nodes[position].run()
+                _kernel(nodes[position]).run()
 
         return run
 
@@ -287,8 +252,8 @@ def _kernel(node: Node) -> KernelNode:
     return node
 
 
-def _code(node: Node) -> CpuKernel:
-    loaded: Any = _kernel(node).dispatch.loaded
+def _code(node: KernelNode) -> CpuKernel:
+    loaded: Any = node.dispatch.loaded
     if isinstance(loaded, Reporting):
         loaded = loaded.code
     assert isinstance(loaded, CpuKernel)

@@ -25,7 +25,7 @@ from khaljit.backends.cuda import driver
 from khaljit.backends.cuda.assemble import TOOLS
 from khaljit.backends.cuda.driver import Context, DriverError, call
 from khaljit.backends.cuda.foreign import ForeignLoaded
-from khaljit.backends.cuda.kernel import CudaKernel, chosen_stream, hand_back
+from khaljit.backends.cuda.kernel import CudaKernel, Module, chosen_stream, hand_back
 from khaljit.backends.cuda.memory import Events, Memory, MemoryInfo, Pinned
 from khaljit.backends.cuda.streams import CHOSEN, Stream, stream_of
 from khaljit.backends.cuda.target import Cuda, architecture_for
@@ -95,6 +95,7 @@ class CudaDevice(MemoryDevice):
         self.recent: Final[deque[str]] = deque(maxlen=RECENT)  # kernels not yet waited for
         self.others: Final[set[Stream]] = set()  # streams with work, besides the device's own
         self.timing: EventTimer | None = None
+        self.setter: Module | None = None  # of the conditions of graphs, once one has any
         self._recorders: Final[list[CudaRecorder]] = []  # of captures now, by any thread
         self._dropped: Final[list[tuple[str, Any]]] = []  # what went meanwhile
         self._lock: Final = threading.Lock()

@@ -5,26 +5,32 @@ stream of `kj.stream` where there is one, else one of the capture's own, which `
 gives to others. Streams of other threads are left alone (the driver's thread-local mode).
 
 Memory that the graph uses is in order with all other work at each launch, as that of a kernel is.
-Nodes with parameters are changed in the executable graph; nothing is captured or made anew.
+Nodes with parameters are changed in the executable graph; nothing is captured or made anew. Where
+some are in bodies of loops and branches, which cannot be changed there, all are changed in the
+graph that it was made of, and it is brought up to date with that.
+
+For a body, the capture on the stream goes on in the body's own graph, so that other libraries' work
+is part of it, too. A driver without loops in graphs runs the nodes as they were launched.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, Protocol, final
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, final
 
 from khaljit.backends.cuda import driver
+from khaljit.backends.cuda.conditional import Condition, has_conditionals
 from khaljit.backends.cuda.driver import DriverError
 from khaljit.backends.cuda.kernel import chosen_stream, hand_back
 from khaljit.backends.cuda.memory import Memory
-from khaljit.backends.cuda.streams import CHOSEN, Captured, stream_of
-from khaljit.backends.replay import Recorder, Replay, reporting
+from khaljit.backends.cuda.streams import CHOSEN, Captured, Stream, stream_of
+from khaljit.backends.replay import ListReplay, Recorder, Replay, reporting
 from khaljit.backends.reporting import Reporting, launching
 from khaljit.graphs.capture import unwatched
-from khaljit.graphs.nodes import KernelNode, Node
+from khaljit.graphs.nodes import ConditionalNode, CopyNode, KernelNode, Node
 from khaljit.operands import Operand
 from khaljit.tracer.errors import GraphError
 
@@ -56,13 +62,17 @@ class Launch(Protocol):
     def node_params(self, block: Any) -> Any: ...
 
 
+class Around(NamedTuple):
+    """What a body is in: a graph, its node for the body, and what that waits for."""
+
+    graph: Any
+    node: Any
+    condition: Condition
+
+
 @final
 class CudaRecorder(Recorder):
-    """A capture on a stream.
-
-    Attributes:
-        stream: what other libraries enqueue there becomes part of the graph.
-    """
+    """A capture on a stream."""
 
     def __init__(self, device: CudaDevice) -> None:
         device.enter()
@@ -73,27 +83,30 @@ class CudaRecorder(Recorder):
                 mend="capture on another one: leave out kj.stream, or give another stream",
             )
         self._device: Final = device
-        self._nodes: Final[list[Node]] = []
+        self._position = 0  # of the next node
         self._changeable: Final[dict[int, Changeable]] = {}
+        self._around: Final[list[Around]] = []  # the bodies that are captured now
+        self._inside = 0  # commands in bodies that are complete
+        self._is_list = False
         self._captured: Final = Captured()
         self._own: Final[Any] = None if chosen is not None else device.new_stream()
-        self.stream: Final = chosen or stream_of(int(self._own or 0))
+        self._stream: Final = chosen or stream_of(int(self._own or 0))
         self.thread: Final = threading.get_ident()
         self._mode: Final = driver.library().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_THREAD_LOCAL
         self._suspended: tuple[Any, Sequence[Any], Sequence[Any]] | None = None
         self._call("cuStreamBeginCapture", self._mode)
         device.recording(self)
-        self.stream.captured = self._captured
+        self._stream.captured = self._captured
 
     def _call(self, function: str, *args: Any) -> Any:
-        return self._device.call(function, self.stream.handle, *args, what="capturing a graph")
+        return self._device.call(function, self._stream.handle, *args, what="capturing a graph")
 
     def suspend(self) -> None:
         """End the driver's capture for a while; what it has stays."""
         if self._suspended is None:
             _, _, _, before, edges, *_ = self._call("cuStreamGetCaptureInfo")
             tail = list(before or ()), list(edges or ())
-            self.stream.captured = None
+            self._stream.captured = None
             self._suspended = self._call("cuStreamEndCapture"), *tail
 
     def resume(self) -> None:
@@ -103,43 +116,115 @@ class CudaRecorder(Recorder):
             self._suspended = None
             given = before, edges, len(before), self._mode
             self._call("cuStreamBeginCaptureToGraph", graph, *given)
-            self.stream.captured = self._captured
+            self._stream.captured = self._captured
 
-    def add(self, node: Node) -> None:
-        """Enqueue it on the stream."""
-        token = CHOSEN.set(self.stream)
+    @property
+    def stream(self) -> Stream | None:
+        """What other libraries enqueue there becomes part of the graph; None where nothing does."""
+        return None if self._is_list else self._stream
+
+    @contextmanager
+    def _enqueued(self) -> Iterator[None]:
+        """What is launched in a block goes to the stream."""
+        token = CHOSEN.set(self._stream)
         try:
             with unwatched():
-                if isinstance(node, KernelNode) and node.is_changeable:
-                    launch, numbers = _bound(node)
-                    launch(numbers)
-                    change = Changeable(self._device, self._last(), launch)
-                    self._changeable[len(self._nodes)] = change
-                else:
-                    node.run()
+                yield
         finally:
             CHOSEN.reset(token)
-        self._nodes.append(node)
+
+    def add(self, node: KernelNode | CopyNode) -> None:
+        """Enqueue it on the stream."""
+        if self._is_list:
+            return
+        with self._enqueued():
+            if isinstance(node, KernelNode) and node.is_changeable:
+                launch, numbers = _bound(node)
+                launch(numbers)
+                is_inside = bool(self._around)
+                change = Changeable(self._device, self._last(), launch, is_inside)
+                self._changeable[self._position] = change
+            else:
+                node.run()
+        self._position += 1
+
+    def open(self, node: ConditionalNode) -> None:
+        """Go on in the body of a node of the driver's."""
+        if not self._is_list and not has_conditionals():
+            self._become_list()
+        if self._is_list:
+            return
+        condition = Condition(self._device, node)
+        with self._enqueued():
+            condition.begin(self._graph())
+        self.suspend()
+        try:
+            assert self._suspended is not None
+            graph = self._suspended[0]
+            made, body = condition.add_node(*self._suspended)
+            self._around.append(Around(graph, made, condition))
+            self._captured.commands += 1
+            self._suspended = body, [], []
+        finally:
+            self.resume()
+        self._position += 1
+
+    def close(self) -> None:
+        """Go on behind the node."""
+        if self._is_list:
+            return
+        graph, node, condition = self._around[-1]
+        with self._enqueued():
+            condition.end()
+        self.suspend()
+        assert self._suspended is not None
+        self._inside += _count(self._device, self._suspended[0])
+        self._around.pop()
+        self._suspended = graph, [node], [driver.library().CUgraphEdgeData()]
+        self.resume()
+
+    def _become_list(self) -> None:
+        """Run the nodes as they were launched, which includes those that are captured already."""
+        if _count(self._device, self._graph()) > self._captured.commands:
+            raise GraphError(
+                "a graph has a loop or a branch and work of other libraries, and the driver has no "
+                "such nodes",
+                mend="update the NVIDIA driver: CUDA 12.4 has them",
+            )
+        self.abandon()
+        self._is_list = True
+
+    def _graph(self) -> Any:
+        """What is captured into now."""
+        return self._call("cuStreamGetCaptureInfo")[2]
 
     def _last(self) -> Any:
         """The driver's node for what was enqueued last."""
         _, _, _, before, *_ = self._call("cuStreamGetCaptureInfo")
         return before[0]
 
-    def finish(self) -> CudaReplay:
+    def finish(self, nodes: Sequence[Node]) -> Replay:
         """End the capture and make the graph ready."""
+        if self._is_list:
+            return ListReplay(nodes)
         graph = self._end()
-        return CudaReplay(self._device, graph, self._nodes, self._captured, self._changeable)
+        inside = self._inside
+        return CudaReplay(self._device, graph, nodes, self._captured, self._changeable, inside)
 
     def abandon(self) -> None:
-        """End the capture and drop the graph."""
+        """End the capture and drop the graph, with all bodies."""
+        if self._is_list:
+            return
+        graphs = [one.graph for one in self._around]
         with suppress(DriverError):  # where the driver has dropped it already
-            self._device.drop("cuGraphDestroy", self._end())
+            graphs.append(self._end())
+        for graph in graphs[:1]:  # the whole one
+            self._device.drop("cuGraphDestroy", graph)
 
     def _end(self) -> Any:
         device = self._device
         device.enter()
-        self.stream.captured = None
+        self._stream.captured = None
         try:
             return self._call("cuStreamEndCapture")
         except DriverError as error:
@@ -168,23 +253,30 @@ class Changeable:
     """A kernel in the driver's graph whose arguments change.
 
     Attributes:
+        is_inside: whether it is in the body of a loop or branch.
         launch: as it is now.
     """
 
-    def __init__(self, device: CudaDevice, handle: Any, launch: Launch) -> None:
+    def __init__(self, device: CudaDevice, handle: Any, launch: Launch, is_inside: bool) -> None:
         self._device: Final = device
         self._handle: Final = handle
+        self.is_inside: Final = is_inside
         self.launch = launch
         self._block: Final = launch.new_block()
         self._params: Final = launch.node_params(self._block)
 
     def change(self, executable: Any, node: KernelNode) -> None:
-        """Pack what the kernel takes now, and give it to the driver."""
+        """Pack what the kernel takes now, and give it to the driver: for an executable graph, or
+        for the one that such are made of if None."""
         loaded, numbers = node.dispatch.loaded, node.dispatch.numbers
         if isinstance(loaded, Reporting):
             _, numbers = loaded.passed((), numbers)
         self.launch.fill(self._block, numbers)
-        self._device.call("cuGraphExecKernelNodeSetParams", executable, self._handle, self._params)
+        if executable is None:
+            self._device.call("cuGraphKernelNodeSetParams", self._handle, self._params)
+        else:
+            given = executable, self._handle, self._params
+            self._device.call("cuGraphExecKernelNodeSetParams", *given)
 
     def move(self, node: KernelNode) -> None:
         """The kernel works on other arrays now."""
@@ -205,23 +297,24 @@ class CudaReplay(Replay):
         nodes: Sequence[Node],
         captured: Captured,
         changeable: Mapping[int, Changeable],
+        inside: int,
     ) -> None:
         super().__init__(nodes)
         self._device: Final = device
         self._graph: Final = graph
         self._executable: Any = None
         self._changeable: Final = changeable
+        self._is_remade: Final = any(one.is_inside for one in changeable.values())
         self._outdated: Final[set[int]] = set()
         self._has_moved = False
         self._captured: Final = list(captured.memories)
         self._memories = self._captured  # those of arrays that nodes were given since, too
         self._reporting: Final = reporting(nodes)
         self._names: Final = list(dict.fromkeys(node.label for node in nodes))
-        _, count = device.call("cuGraphGetNodes", graph)
-        self._commands: Final = int(count)
+        self._commands: Final = _count(device, graph) + inside
         self.foreign = self._commands - captured.commands
         if self._commands:
-            self._executable = device.call("cuGraphInstantiate", graph, 0, what="making a graph")
+            self._make()
             stream = device.current().handle
             device.call("cuGraphUpload", self._executable, stream, what="uploading a graph")
         self._launch: Final = driver.library().cuGraphLaunch
@@ -233,13 +326,13 @@ class CudaReplay(Replay):
 
     def launch(self, repeat: int) -> None:
         """Enqueue it, in order with all work on its memory."""
-        device, executable = self._device, self._executable
-        if executable is None:
+        device = self._device
+        if self._executable is None:
             return
         device.enter()
         if self._outdated:
             self._change()
-        memories = self._memories
+        executable, memories = self._executable, self._memories
         with launching(self._reporting):
             stream = chosen_stream(device, memories)
             for _ in range(repeat):
@@ -249,17 +342,34 @@ class CudaReplay(Replay):
             hand_back(device, memories, stream)
         device.recent.extend(self._names)
 
+    def _make(self) -> None:
+        """The executable graph."""
+        graph = self._graph
+        self._executable = self._device.call("cuGraphInstantiate", graph, 0, what="making a graph")
+
     def _change(self) -> None:
         """Give the driver what nodes take now."""
+        executable = None if self._is_remade else self._executable
         for position in sorted(self._outdated):
             node = self.nodes[position]
             assert isinstance(node, KernelNode)
-            self._changeable[position].change(self._executable, node)
+            self._changeable[position].change(executable, node)
+        if executable is None:
+            self._remake()
         self._outdated.clear()
         if self._has_moved:
             used = (one.launch.memories for one in self._changeable.values())
             self._memories = list(dict.fromkeys(itertools.chain(self._captured, *used)))
             self._has_moved = False
+
+    def _remake(self) -> None:
+        """Bring the executable graph up to date, or make another where the driver cannot."""
+        old = self._executable
+        try:
+            self._device.call("cuGraphExecUpdate", old, self._graph)
+        except DriverError:
+            self._make()
+            self._device.drop("cuGraphExecDestroy", old)
 
     def update(self, position: int, node: Node) -> None:
         """Its node is changed before the next launch."""
@@ -277,3 +387,9 @@ class CudaReplay(Replay):
         """What the driver made of it."""
         of_others = f", {self.foreign} of them of other libraries" if self.foreign else ""
         return {"driver's graph": f"{self._commands} nodes{of_others}"}
+
+
+def _count(device: CudaDevice, graph: Any) -> int:
+    """How many nodes a graph of the driver's has, without those in bodies."""
+    _, count = device.call("cuGraphGetNodes", graph)
+    return int(count)

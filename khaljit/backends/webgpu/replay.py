@@ -2,18 +2,21 @@
 
 WebGPU has no command buffers that run twice, so every launch records anew. What is left of that is
 one call of wgpu-native for each thing that changes from a dispatch to the next.
+
+Nor has it dispatches that depend on the memory of the device, but for the number of their
+workgroups: a loop is recorded turn by turn, and the host reads the flag before each.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, final
 
-from khaljit.backends.replay import Replay, reporting
+from khaljit.backends.replay import Replay, reporting, turns
 from khaljit.backends.reporting import Reporting, launching
 from khaljit.backends.webgpu.pipeline import Prepared
 from khaljit.backends.webgpu.raw import Commands
-from khaljit.graphs.nodes import CopyNode, KernelNode, Node
+from khaljit.graphs.nodes import ConditionalNode, Item, KernelNode, Node, outline
 
 if TYPE_CHECKING:
     from khaljit.backends.webgpu.device import WebGpuDevice
@@ -32,14 +35,12 @@ class WebGpuReplay(Replay):
         super().__init__(nodes)
         self._prepared: Final = [self._prepare(node) for node in nodes]
         self._reporting: Final = reporting(nodes)
-        self._runs: Final[list[_List | int]] = []  # what is in no list by its position
         self._list_of: Final[dict[int, _List]] = {}
-        for position in range(len(nodes)):
-            self._place(position)
+        self._runs: Final = self._cut(outline(nodes))
 
     def _prepare(self, node: Node) -> Prepared | None:
         """A dispatch that a list takes; None for other nodes."""
-        if isinstance(node, CopyNode):
+        if not isinstance(node, KernelNode):
             return None
         loaded: Any = node.dispatch.loaded
         operands = node.dispatch.operands
@@ -49,28 +50,39 @@ class WebGpuReplay(Replay):
         prepared: Prepared | None = loaded.prepare(operands, node.dispatch.groups)
         return prepared if prepared is not None and prepared.pipeline.has_immediates else None
 
-    def _place(self, position: int) -> None:
-        """Append a node to the last list, or behind it."""
-        if self._prepared[position] is None:
-            self._runs.append(position)
-            return
-        last = self._runs[-1] if self._runs else None
-        if not isinstance(last, _List) or len(last.positions) >= MOST:
-            last = _List()
-            self._runs.append(last)
-        last.positions.append(position)
-        self._list_of[position] = last
+    def _cut(self, items: Sequence[Item]) -> Sequence[Run]:
+        """Lists of the nodes, and what is in none."""
+        runs: list[Run] = []
+        for item in items:
+            if self._prepared[item.position] is None:
+                runs.append(_Other(item.position, self._cut(item.body)))
+                continue
+            last = runs[-1] if runs else None
+            if not isinstance(last, _List) or len(last.positions) >= MOST:
+                last = _List()
+                runs.append(last)
+            last.positions.append(item.position)
+            self._list_of[item.position] = last
+        return runs
 
     def launch(self, repeat: int) -> None:
         """Record everything, behind what was recorded before."""
-        device = self._device
-        with launching(self._reporting), device.lock:
+        with launching(self._reporting):
             for _ in range(repeat):
-                for run in self._runs:
-                    if isinstance(run, _List):
-                        self._record(run)
-                    else:
-                        self.nodes[run].run()
+                self._run(self._runs)
+
+    def _run(self, runs: Sequence[Run]) -> None:
+        for run in runs:
+            if isinstance(run, _List):
+                with self._device.lock:
+                    self._record(run)
+                continue
+            node = self.nodes[run.position]
+            if isinstance(node, ConditionalNode):
+                for _ in turns(node):
+                    self._run(run.body)
+            else:
+                node.run()
 
     def update(self, position: int, node: Node) -> None:
         """Bind other buffers."""
@@ -118,3 +130,13 @@ class _List:
         self.positions: Final[list[int]] = []
         self.commands: Commands | None = None
         self.names: tuple[str, ...] = ()
+
+
+class _Other(NamedTuple):
+    """A node that is in no list, with the runs of its body."""
+
+    position: int
+    body: Sequence[Run]
+
+
+Run = _List | _Other
