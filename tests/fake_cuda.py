@@ -65,10 +65,6 @@ class KernelParams:
     sharedMemBytes = kernelParams = 0
 
 
-class CUgraphEdgeData:
-    """An edge as all are."""
-
-
 class ConditionalParams:
     """The driver's ``CUDA_CONDITIONAL_NODE_PARAMS``."""
 
@@ -140,7 +136,6 @@ class FakeDriver:
     CUgraphNodeType = CUgraphConditionalNodeType = _Names()
     CUDA_KERNEL_NODE_PARAMS = KernelParams
     CUgraphNodeParams = NodeParams
-    CUgraphEdgeData = CUgraphEdgeData
     cuuint64_t = CUresult = int
 
     def __init__(self, gpus: int = 1) -> None:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, Final
 
 import numpy as np
 
 import khaljit as kj
 from khaljit.backends.base import Device
+from khaljit.graphs.graph import Graph
 
 __all__ = ["disagreement"]
 
 ARRAYS: Final = 4
+DEPTH: Final = 3  # of bodies in bodies
 Rng = np.random.Generator
 Step = Callable[["State"], None]
 
@@ -67,6 +70,21 @@ def plan(counts: kj.Array1[kj.u32], x: kj.Array1[kj.i32]) -> None:
     counts[0], counts[1], counts[2] = kj.u32(x[0] & 3), 1, 1
 
 
+@kj.jit
+def put(x: kj.Array1[kj.i32], at: kj.i32, value: kj.i32) -> None:
+    x[at] = value
+
+
+@kj.jit
+def lower(x: kj.Array1[kj.i32], at: kj.i32) -> None:
+    x[at] -= 1
+
+
+@kj.jit
+def look(flags: kj.Array1[kj.i32], at: kj.i32, x: kj.Array1[kj.i32]) -> None:
+    flags[at] = x[0] & 1
+
+
 class State:
     """The arrays that a sequence works on, the same in every run of it."""
 
@@ -79,12 +97,28 @@ class State:
         side = int(rng.integers(1, 9))
         self.squares = [device.array(rng.random((side, side), np.float32)) for _ in range(2)]
         self.counts = device.zeros(3, kj.u32)
+        self.flags = device.zeros(DEPTH, kj.i32)  # of loops and branches, by their depth
         self.numbers: list[Any] = []  # of the launch, or the graph's parameters
+        self.graph: Graph | None = None  # that is captured
         self.size = size
+
+    def turns(self, depth: int, limit: int) -> Iterator[Any]:
+        """Blocks: the body of a loop of the graph's, or each turn of one of the host's."""
+        flag = self.flags[depth : depth + 1]
+        if self.graph is not None:
+            if limit == 1:
+                yield self.graph.if_(flag)
+            else:
+                yield self.graph.while_(flag, limit=limit)
+            return
+        for _ in range(limit):
+            if not flag.numpy()[0]:
+                return
+            yield nullcontext()
 
     def bytes(self) -> list[bytes]:
         """Everything that a sequence may have changed."""
-        arrays = (*self.ints, *self.floats, *self.squares, self.counts)
+        arrays = (*self.ints, *self.floats, *self.squares, self.counts, self.flags)
         return [array.numpy().tobytes() for array in arrays]
 
 
@@ -164,6 +198,44 @@ def _step(rng: Rng, size: int, numbers: int) -> Step:
     return kinds[int(rng.integers(len(kinds)))]
 
 
+def _block(rng: Rng, size: int, numbers: int, depth: int) -> Step:
+    """Steps in a loop or a branch."""
+    steps = _steps(rng, size, numbers, depth + 1)
+    a, count, limit = int(rng.integers(ARRAYS)), int(rng.integers(4)), int(rng.integers(1, 6))
+    at = int(rng.integers(numbers)) if rng.random() < 0.3 else -1
+
+    def looped(s: State) -> None:
+        put[1](s.flags, depth, count)
+        for turn in s.turns(depth, limit):
+            with turn:
+                for step in steps:
+                    step(s)
+                lower[1](s.flags, depth)
+
+    def branched(s: State) -> None:
+        if at < 0:
+            look[1](s.flags, depth, s.ints[a])
+        else:
+            put[1](s.flags, depth, s.numbers[at][0])
+        for turn in s.turns(depth, 1):
+            with turn:
+                for step in steps:
+                    step(s)
+
+    return branched if rng.random() < 0.4 else looped
+
+
+def _steps(rng: Rng, size: int, numbers: int, depth: int = 0) -> list[Step]:
+    """What a sequence does, or a body in one."""
+    found = []
+    for _ in range(rng.integers(1, max(3, 12 >> depth))):
+        if depth < DEPTH and rng.random() < 0.2:
+            found.append(_block(rng, size, numbers, depth))
+        else:
+            found.append(_step(rng, size, numbers))
+    return found
+
+
 def disagreement(device: Device, seed: int, *, parametrised: bool = True) -> str | None:
     """What is wrong with a sequence; None if nothing is.
 
@@ -173,9 +245,10 @@ def disagreement(device: Device, seed: int, *, parametrised: bool = True) -> str
     rng = np.random.default_rng(seed)
     eager, replayed = State(device, seed), State(device, seed)
     numbers = int(rng.integers(1, 4))
-    steps = [_step(rng, eager.size, numbers) for _ in range(rng.integers(1, 12))]
+    steps = _steps(rng, eager.size, numbers)
     defaults = [(n, 0.5) for n in range(numbers)]
     with device.capture() as graph:
+        replayed.graph = graph
         replayed.numbers = [
             (graph.param(f"i{n}", kj.i32, default=i), graph.param(f"f{n}", kj.f32, default=f))
             if parametrised

@@ -577,6 +577,24 @@ def test_a_profile_times_a_graph_with_loops_as_one(device: Device) -> None:
 # The devices' own ways.
 
 
+def test_a_profile_on_webgpu_times_all_turns() -> None:
+    """From the first of the passes to the last one; each turn takes one."""
+    try:
+        device = kj.device("webgpu")
+    except kj.DeviceError as error:
+        pytest.skip(f"no webgpu device: {error.message}")
+    x, left = device.zeros(1 << 12, kj.i32), device.full(1, 50, kj.i32)
+    with device.capture() as graph, graph.while_(left):
+        add[x.size](x, 1)
+        lower[1](left, 0)
+    with device.profile() as profile:
+        add[4](x, 1)
+        graph.launch()
+        add[4](x, 1)
+    before, whole, after = profile.entries()
+    assert whole.seconds > (after.start - before.start) / 4
+
+
 def test_large_and_small_launches_in_bodies() -> None:
     device = kj.device("cpu", threads=2)
     n = 1 << 18

@@ -9,6 +9,7 @@ whatever else there is to make machine code.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
 from khaljit.arrays import Array
@@ -105,7 +106,7 @@ class Condition:
         self._handle = self._call("cuGraphConditionalHandleCreate", graph, context, 0, 0)
         self._set(is_first=True)
 
-    def add_node(self, graph: Any, before: list[Any], edges: list[Any]) -> tuple[Any, Any]:
+    def add_node(self, graph: Any, before: Sequence[Any], edges: Sequence[Any]) -> tuple[Any, Any]:
         """The node behind others, and the graph that is its body."""
         library = driver.library()
         kinds = library.CUgraphConditionalNodeType

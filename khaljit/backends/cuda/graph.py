@@ -180,7 +180,7 @@ class CudaRecorder(Recorder):
         assert self._suspended is not None
         self._inside += _count(self._device, self._suspended[0])
         self._around.pop()
-        self._suspended = graph, [node], [driver.library().CUgraphEdgeData()]
+        self._suspended = graph, [node], []
         self.resume()
 
     def _become_list(self) -> None:

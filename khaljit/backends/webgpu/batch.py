@@ -30,7 +30,7 @@ class Batch:
         self._encoder: Any = None
         self._recorder: raw.Recorder | None = None
         self._ring: ParameterRing | None = None
-        self._stamps: tuple[Any, int] | None = None
+        self._stamps: tuple[Any, int, bool] | None = None  # whether the first is taken
         self._commands = 0
         self._kernels: dict[str, None] = {}
 
@@ -50,21 +50,21 @@ class Batch:
         if self._recorder is None:
             stamps = None
             if self._stamps is not None:
-                queries, first = self._stamps
-                stamps = {
-                    "query_set": queries,
-                    "beginning_of_pass_write_index": first,
-                    "end_of_pass_write_index": first + 1,
-                }
+                queries, first, is_begun = self._stamps
+                stamps = {"query_set": queries, "end_of_pass_write_index": first + 1}
+                if not is_begun:
+                    stamps["beginning_of_pass_write_index"] = first
+                    self._stamps = queries, first, True
             self._recorder = raw.Recorder(
                 self.encoder().begin_compute_pass(timestamp_writes=stamps)
             )
         return self._recorder
 
     def stamp(self, stamps: tuple[Any, int] | None) -> None:
-        """Write timestamps at both ends of the next pass."""
+        """Write timestamps at both ends of the next pass, or from the first to the last one until
+        there are no more to be written, where what is timed takes several."""
         self.encoder()  # ends the pass before
-        self._stamps = stamps
+        self._stamps = None if stamps is None else (*stamps, False)
 
     def ring(self) -> ParameterRing:
         """Where parameters go that do not fit in immediates."""
