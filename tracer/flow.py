@@ -28,7 +28,8 @@ from collections.abc import Mapping
 from typing import Any, final
 
 from khaljit.tracer.arithmetic import truth
-from khaljit.tracer.frames import Exit, Merge, State, read
+from khaljit.tracer.frames import Exit
+from khaljit.tracer.merges import Merge, State, read
 from khaljit.tracer.ops import Op
 from khaljit.tracer.proxy import Scalar, Vector, fail
 from khaljit.tracer.recorder import Recorder

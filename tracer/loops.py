@@ -12,7 +12,8 @@ from typing import Final, final
 from khaljit.tracer.arithmetic import truth
 from khaljit.tracer.errors import TraceError
 from khaljit.tracer.flow import Construct
-from khaljit.tracer.frames import Frame, State, closed, leave_unless, read
+from khaljit.tracer.frames import Frame, closed, leave_unless
+from khaljit.tracer.merges import State, read
 from khaljit.tracer.ops import Op
 from khaljit.tracer.proxy import Scalar, fail
 from khaljit.tracer.ranges import Counting, Range
