@@ -32,7 +32,7 @@ loop's exits. The analysis starts from the best and goes round until nothing get
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, final
 
 from khaljit.tracer.dtypes import DType
@@ -41,7 +41,15 @@ from khaljit.tracer.nesting import Place, is_unreachable, places
 from khaljit.tracer.ops import Op
 from khaljit.tracer.records import dataclass
 
-__all__ = ["MAX_STRIDE", "Scope", "Uniformity", "analyse"]
+__all__ = [
+    "MAX_STRIDE",
+    "STRAIGHT",
+    "Scope",
+    "Uniformity",
+    "analyse",
+    "combined_stride",
+    "wrapped_stride",
+]
 
 MAX_STRIDE: Final = 1 << 16
 
@@ -106,6 +114,9 @@ _UNIFORM_COLLECTIVES: Final = frozenset(
 # What is the same in and after every iteration of any loop.
 _INVARIANT: Final = frozenset({Op.CONST, Op.ID, Op.SCALAR, Op.SHAPE, Op.STRIDE})
 _MERGED: Final = frozenset({Op.PARAM, Op.RESULT})
+
+# Operations on integers that keep to straight lines.
+STRAIGHT: Final = frozenset({Op.ADD, Op.SUB, Op.NEG, Op.MUL, Op.SHL})
 
 
 @final
@@ -280,7 +291,7 @@ class _Analysis:
         if value.dtype is None or not value.dtype.is_integer:
             return None
         stride = self._affine(value)
-        return None if stride is None else self._wrapped(stride, value.dtype)
+        return None if stride is None else wrapped_stride(stride, self._width(value.dtype))
 
     def _affine(self, value: Value) -> int | None:
         op, args = value.op, value.args
@@ -303,28 +314,10 @@ class _Analysis:
             return self._known(flowing[0])
         if op is Op.SELECT:
             return self._common(args[1:]) if self.scope[args[0]] <= Scope.SUBGROUP else None
-        return self._arithmetic(value)
-
-    def _arithmetic(self, value: Value) -> int | None:
-        op = value.op
-        if op not in (Op.ADD, Op.SUB, Op.NEG, Op.MUL, Op.SHL):
-            return None
-        strides = [self._known(operand) for operand in value.args]
-        first, second = strides[0], strides[-1]
-        if first is None or second is None:
-            return None
-        if op is Op.ADD:
-            return first + second
-        if op is Op.SUB:
-            return first - second
-        if op is Op.NEG:
-            return -first
-        factor = value.args[1]
-        if factor.op is not Op.CONST or not isinstance(factor.attr, int):
-            return None
-        if op is Op.MUL:
-            return first * factor.attr
-        return first << factor.attr if factor.attr < self._width(value.type) else 0
+        if op in STRAIGHT:
+            strides = [self.stride[operand] for operand in args]
+            return combined_stride(value, strides, self._width(value.type))
+        return None
 
     def _id_stride(self, value: Value) -> int | None:
         name, axis = _id(value)
@@ -353,12 +346,6 @@ class _Analysis:
 
     def _width(self, dtype: DType) -> int:
         return dtype.bits or self._trace.index_bits
-
-    def _wrapped(self, stride: int, dtype: DType) -> int | None:
-        """A stride modulo the width of its type, as the signed number next to 0."""
-        half = 1 << (self._width(dtype) - 1)
-        stride = (stride + half) % (2 * half) - half
-        return stride if abs(stride) <= MAX_STRIDE else None
 
     # Control flow.
 
@@ -423,6 +410,32 @@ class _Analysis:
                 among = max(relative[parent], self.exits[loop])
             place = parent
             absolute[place] = max(absolute[place], together)
+
+
+def combined_stride(value: Value, strides: Sequence[int | None], bits: int) -> int | None:
+    """How one of `STRAIGHT` grows, of so many bits, whose operands grow by known strides."""
+    first, second = strides[0], strides[-1]
+    if first is None or second is None:
+        return None
+    if value.op is Op.ADD:
+        return first + second
+    if value.op is Op.SUB:
+        return first - second
+    if value.op is Op.NEG:
+        return -first
+    factor = value.args[1]
+    if factor.op is not Op.CONST or not isinstance(factor.attr, int):
+        return None
+    if value.op is Op.MUL:
+        return first * factor.attr
+    return first << factor.attr if factor.attr < bits else 0
+
+
+def wrapped_stride(stride: int, bits: int) -> int | None:
+    """A stride modulo the width of its type, as the signed number next to 0."""
+    half = 1 << (bits - 1)
+    stride = (stride + half) % (2 * half) - half
+    return stride if abs(stride) <= MAX_STRIDE else None
 
 
 def _id(value: Value) -> tuple[str, int]:

@@ -65,12 +65,14 @@ class Address:
         singles: where the lanes of each part go, if each goes to one place.
         starts: where the first lane of each part goes, if the others of the part follow it.
         vectors: pointers of all lanes, where they are apart.
+        straight: an i1 for each part, where both are there: whether its lanes follow one another.
     """
 
     pointer: str = ""
     singles: tuple[str, ...] = ()
     starts: tuple[str, ...] = ()
     vectors: tuple[str, ...] = ()
+    straight: tuple[str, ...] = ()
 
 
 def address(code: Code, value: Value) -> Address:
@@ -81,14 +83,17 @@ def address(code: Code, value: Value) -> Address:
         return _local_address(code, memory, leaf, offset, leaf_type(value))
     if offset.uniform:
         return Address(scalar_pointer(code, memory, leaf, offset.dtype, offset.base))
-    if offset.linear:
-        step = offset.stride * memory.element.align
-        if step == leaf_type(value).size:
-            return Address(starts=part_pointers(code, memory, leaf, offset))
-        if step == 0 and value.op is Op.LOAD:
-            return Address(singles=part_pointers(code, memory, leaf, offset))
+    step, consecutive = offset.stride * memory.element.align, leaf_type(value).size
+    if offset.linear and step == consecutive:
+        return Address(starts=part_pointers(code, memory, leaf, offset))
+    if offset.linear and step == 0 and value.op is Op.LOAD:
+        return Address(singles=part_pointers(code, memory, leaf, offset))
     pointer = code.at(code.place(memory).pointer, leaf)
-    return Address(vectors=_pointers(code, memory, pointer, offset))
+    vectors = _pointers(code, memory, pointer, offset)
+    if offset.straight and step == consecutive and value.op is Op.LOAD:
+        starts = part_pointers(code, memory, leaf, offset)
+        return Address(starts=starts, vectors=vectors, straight=offset.straight)
+    return Address(vectors=vectors)
 
 
 def part_pointers(code: Code, memory: Memory, leaf: int, offset: Held) -> tuple[str, ...]:

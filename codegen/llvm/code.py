@@ -73,6 +73,7 @@ class Code:
         arena: hands out scratch memory.
         places: where each memory is.
         used: the values that something reads.
+        clamps: the clamped numbers that indices of loads are made of.
         ids: names of the scalars of lane 0 for each id, as (name, axis).
         row_ids: names of the scalars of each part for the ids that differ from row to row.
         mask: the active lanes; at least one is.
@@ -98,6 +99,7 @@ class Code:
     arena: Arena = field(default_factory=Arena)
     places: dict[tuple[Space, int], Place] = field(default_factory=dict)
     used: frozenset[Value] = frozenset()
+    clamps: frozenset[Value] = frozenset()
     ids: dict[tuple[str, int], str] = field(default_factory=dict)
     row_ids: dict[tuple[str, int], tuple[str, ...]] = field(default_factory=dict)
     mask: Mask = None

@@ -6,7 +6,8 @@ masks, begins with a scalar check, and control goes back to the general code whe
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterable
+from typing import Final, TypeAlias
 
 from khaljit.codegen.llvm.code import Code
 from khaljit.codegen.llvm.forms import TYPES
@@ -15,7 +16,17 @@ from khaljit.tracer.dtypes import bool_
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
 
-__all__ = ["all_lanes", "demand"]
+__all__ = [
+    "Told",
+    "all_lanes",
+    "compared",
+    "demand",
+    "go_on_if",
+    "lanes_of",
+    "where_straight",
+]
+
+Told: TypeAlias = tuple[str, ...]  # an i1 for each part, or one for all lanes
 
 _OPPOSITE: Final = {Op.LT: Op.GE, Op.GE: Op.LT, Op.GT: Op.LE, Op.LE: Op.GT}
 _PREDICATE: Final = {Op.LT: "lt", Op.LE: "le", Op.GT: "gt", Op.GE: "ge"}
@@ -28,11 +39,16 @@ def demand(code: Code, condition: Value) -> bool:
     check = all_lanes(code, condition, holds=True)
     if check is None:
         return False
+    go_on_if(code, check)
+    code.values.learn(condition, holds=True)
+    return True
+
+
+def go_on_if(code: Code, check: str) -> None:
+    """Go back to the general version unless an i1 holds."""
     assert code.bail is not None
     code.w.fork(check, yes=False, to=code.bail)
     code.bailed = True
-    code.values.learn(condition, holds=True)
-    return True
 
 
 def all_lanes(code: Code, condition: Value, *, holds: bool) -> str | None:
@@ -40,58 +56,89 @@ def all_lanes(code: Code, condition: Value, *, holds: bool) -> str | None:
 
     It may be false where it need not be. None where scalars cannot tell.
     """
+    told = lanes_of(code, condition, holds=holds, each=False)
+    return None if told is None else told[0]
+
+
+def lanes_of(code: Code, condition: Value, *, holds: bool, each: bool) -> Told | None:
+    """What `all_lanes` tells, as one i1; with ``each`` one for each part, about its own lanes."""
     if not code.values.has(condition):  # it was kept from before, its operands were not
         return None
     held = code.values.get(condition)
     if held.linear:
-        told = [
-            base if holds else code.w.let(f"xor i1 {base}, true")
-            for base in dict.fromkeys(held.bases or (held.base,))
-        ]
-        return _combined(code, list(told), every=True)
+        bases = code.values.bases(held) if each else held.bases or (held.base,)
+        made = {
+            base: base if holds else code.w.let(f"xor i1 {base}, true")
+            for base in dict.fromkeys(bases)
+        }
+        return _gathered(code, [made[base] for base in bases], each=each)
     op = condition.op
     if op is Op.NOT:
-        return all_lanes(code, condition.args[0], holds=not holds)
+        return lanes_of(code, condition.args[0], holds=not holds, each=each)
     if op in (Op.AND, Op.OR) and condition.args[0].dtype is bool_:
-        parts = [all_lanes(code, part, holds=holds) for part in condition.args]
-        return _combined(code, parts, every=(op is Op.AND) is holds)
+        sides = [lanes_of(code, part, holds=holds, each=each) for part in condition.args]
+        every = (op is Op.AND) is holds
+        told = [side for side in sides if side is not None]
+        if not told or (every and len(told) < len(sides)):
+            return None
+        combined = (_combined(code, list(part), every=every) for part in zip(*told, strict=True))
+        return tuple(combined)
     if op in _OPPOSITE and condition.args[0].type.is_integer:
-        return _comparison(code, op if holds else _OPPOSITE[op], condition.args)
+        return compared(code, op if holds else _OPPOSITE[op], condition.args, each=each)
     return None
 
 
-def _combined(code: Code, parts: list[str | None], *, every: bool) -> str | None:
-    told = [part for part in parts if part is not None]
-    if not told or (every and len(told) < len(parts)):
-        return None
+def _gathered(code: Code, parts: list[str], *, each: bool) -> Told:
+    """What is told of parts, or of all together."""
+    return tuple(parts) if each else (_combined(code, list(dict.fromkeys(parts)), every=True),)
+
+
+def _combined(code: Code, told: list[str], *, every: bool) -> str:
     total = told[0]
     for part in told[1:]:
         total = code.w.let(f"{'and' if every else 'or'} i1 {total}, {part}")
     return total
 
 
-def _comparison(code: Code, op: Op, operands: tuple[Value, ...]) -> str | None:
-    """Where nothing wraps, both sides are straight lines and one end of the subgroup decides."""
+def compared(code: Code, op: Op, operands: tuple[Value, ...], *, each: bool) -> Told | None:
+    """Where nothing wraps, both sides are straight lines and one end of the lanes decides."""
     if not all(code.values.has(operand) for operand in operands):
         return None
     a, b = (code.values.get(operand) for operand in operands)
-    if not (a.linear and b.linear):
+    if not all(side.linear or (each and side.straight) for side in (a, b)):
         return None
-    if not (a.bases or b.bases):
-        return _ends_compared(code, op, operands, (a, b), code.lanes.across)
-    told: list[str | None] = []
-    bases = zip(code.values.bases(a), code.values.bases(b), strict=True)
-    for first, second in dict.fromkeys(bases):
+    if not (each or a.bases or b.bases):
+        check = _ends_compared(code, op, operands, (a, b), code.lanes.across)
+        return None if check is None else (check,)
+    made: dict[tuple[str, str], str] = {}
+    pairs = list(zip(code.values.bases(a), code.values.bases(b), strict=True))
+    for first, second in dict.fromkeys(pairs):
         sides = Held(a.dtype, first, a.stride), Held(b.dtype, second, b.stride)
-        told.append(_ends_compared(code, op, operands, sides, code.lanes.per_part))
-    return _combined(code, told, every=True)
+        check = _ends_compared(code, op, operands, sides, code.lanes.per_part)
+        if check is None:
+            return None
+        made[first, second] = check
+    told = _gathered(code, [made[pair] for pair in pairs], each=each)
+    return where_straight(code, (a, b), told)
+
+
+def where_straight(code: Code, held: Iterable[Held], told: Told = ()) -> Told:
+    """What is told of parts, of those in which some values are straight lines."""
+    for straight in (one.straight for one in held):
+        if told and straight:
+            pairs = zip(told, straight, strict=True)
+            told = tuple(_combined(code, list(pair), every=True) for pair in pairs)
+        told = told or straight
+    return told
 
 
 def _ends_compared(
     code: Code, op: Op, operands: tuple[Value, ...], sides: tuple[Held, Held], lanes: int
-) -> str:
+) -> str | None:
     """Whether a comparison holds in some lanes that follow one another."""
     a, b = sides
+    if any(abs(side.stride) * (lanes - 1) >> side.dtype.bits for side in sides):
+        return None  # so long a line is not straight, whatever its ends are
     grows = a.stride > b.stride
     at_last = grows is (op in (Op.LT, Op.LE))
     ends = [_end(code, side, lanes) if at_last else side.base for side in sides]

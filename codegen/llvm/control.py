@@ -18,7 +18,7 @@ from typing import Final, final
 from khaljit.codegen.llvm.atomics import atomic
 from khaljit.codegen.llvm.code import Code
 from khaljit.codegen.llvm.collectives import collective
-from khaljit.codegen.llvm.conditions import all_lanes
+from khaljit.codegen.llvm.conditions import all_lanes, go_on_if
 from khaljit.codegen.llvm.flow import Edge, Escape, Flow, Names, position
 from khaljit.codegen.llvm.loops import Loop, own_ends
 from khaljit.codegen.llvm.memory import load, store
@@ -188,10 +188,7 @@ class Walk:
         no = all_lanes(code, condition, holds=False)
         if yes is None or no is None:
             return None
-        assert code.bail is not None
-        agreed = self.w.let(f"or i1 {yes}, {no}")
-        self.w.fork(agreed, yes=False, to=code.bail)
-        code.bailed = True
+        go_on_if(code, self.w.let(f"or i1 {yes}, {no}"))
         return yes
 
     def _uniform_if(self, node: Value, condition: str) -> bool:

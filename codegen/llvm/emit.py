@@ -13,6 +13,7 @@ from typing import Final, final
 from khaljit.codegen.layout import ParameterBlock
 from khaljit.codegen.llvm.blocks import in_blocks
 from khaljit.codegen.llvm.choose import choose_lanes, observes_workgroups
+from khaljit.codegen.llvm.clamped import find_clamps
 from khaljit.codegen.llvm.code import Code, find_memories, find_parameters, find_uses
 from khaljit.codegen.llvm.entry import NAME, PARAMETERS, run_lanes, set_environment
 from khaljit.codegen.llvm.group import local_copies, run_groups
@@ -60,6 +61,7 @@ class LlvmEmitter:
         if rows == 1:
             code.whole = uniformity
         code.has_barriers = has_barrier(trace.body)
+        code.clamps = find_clamps(trace, uniformity)
         find_uses(code)
         w.open(w.label())
         restore = set_environment(code)

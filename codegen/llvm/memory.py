@@ -6,6 +6,8 @@
   so that nothing outside the memory is touched.
 * Lanes a few elements apart, as in an array of vectors, are wide accesses and shuffles
   (``strided.py``), where all lanes are active.
+* Lanes that follow one another but where an index is clamped (``clamped.py``) are either; a branch
+  for each vector decides.
 * All others are gathers and scatters.
 """
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from khaljit.codegen.llvm.address import Guard, address, guard, narrowed
+from khaljit.codegen.llvm.address import Address, Guard, address, guard, narrowed
 from khaljit.codegen.llvm.code import Code
 from khaljit.codegen.llvm.forms import STORED
 from khaljit.codegen.llvm.strided import find_steps, load_strided
@@ -44,8 +46,13 @@ def load(code: Code, value: Value) -> Held:
         return _load_scalar(code, value.type, where.pointer, when, more)
     if where.singles:
         return _load_singles(code, value.type, where.singles, when, more)
-    if where.vectors:
-        parts = _gather(code, value.type, where.vectors, mask, more)
+    if where.straight:
+        parts = _load_straight(code, value.type, where, mask, more)
+    elif where.vectors:
+        parts = tuple(
+            _gather(code, value.type, at, active, more)
+            for at, active in zip(where.vectors, code.lanes.active(mask), strict=True)
+        )
     else:
         parts = _load_consecutive(code, value.type, where.starts, mask, more)
     return Held(value.type, parts=_to_register(code, value.type, parts))
@@ -99,39 +106,59 @@ def _load_singles(
 def _load_consecutive(
     code: Code, dtype: DType, pointers: tuple[str, ...], mask: Mask, more: str
 ) -> tuple[str, ...]:
-    lanes, type_ = code.lanes, STORED[dtype]
-    t, mangled = lanes.width.of(type_), lanes.width.mangle(type_)
-    active = lanes.active(mask)
+    active = code.lanes.active(mask)
     made: dict[str, str] = {}  # rows may share what they read
     parts = []
     for part, at in enumerate(pointers):
         if mask is None and at in made:
             parts.append(made[at])
             continue
-        if mask is None:
-            text = f"load {t}, ptr {at}, align {dtype.size}{more}"
-        else:
-            text = (
-                f"call {t} @llvm.masked.load.{mangled}.p0(ptr align {dtype.size} {at}, "
-                f"{lanes.width.of('i1')} {active[part]}, {t} zeroinitializer){more}"
-            )
-        made[at] = code.w.let(text)
+        made[at] = _read(code, dtype, at, "" if mask is None else active[part], more)
         parts.append(made[at])
     return tuple(parts)
 
 
-def _gather(
-    code: Code, dtype: DType, pointers: tuple[str, ...], mask: Mask, more: str
+def _load_straight(
+    code: Code, dtype: DType, where: Address, mask: Mask, more: str
 ) -> tuple[str, ...]:
-    lanes, type_ = code.lanes, STORED[dtype]
-    t, mangled = lanes.width.of(type_), lanes.width.mangle(type_)
-    return tuple(
-        code.w.let(
-            f"call {t} @llvm.masked.gather.{mangled}.{lanes.width.mangle('p0')}"
-            f"({lanes.width.of('ptr')} align {dtype.size} {at}, {lanes.width.of('i1')} {active}, "
-            f"{t} zeroinitializer){more}"
-        )
-        for at, active in zip(pointers, lanes.active(mask), strict=True)
+    """Each part as a vector of memory where its lanes follow one another, else lane by lane."""
+    w, active = code.w, code.lanes.active(mask)
+    parts = []
+    for part, straight in enumerate(where.straight):
+        line, apart, join = w.label(), w.label(), w.label()
+        w.branch(straight, line, apart)
+        w.open(line)
+        there = "" if mask is None else active[part]
+        read = _read(code, dtype, where.starts[part], there, more)
+        w.jump(join)
+        w.open(apart)
+        gathered = _gather(code, dtype, where.vectors[part], active[part], more)
+        w.open(join)
+        t = code.lanes.width.of(STORED[dtype])
+        parts.append(w.phi(t, [(read, line), (gathered, apart)]))
+    return tuple(parts)
+
+
+def _read(code: Code, dtype: DType, at: str, active: str, more: str) -> str:
+    """One vector of memory, in the active lanes if any are told."""
+    width, type_ = code.lanes.width, STORED[dtype]
+    t = width.of(type_)
+    if not active:
+        return code.w.let(f"load {t}, ptr {at}, align {dtype.size}{more}")
+    return code.w.let(
+        f"call {t} @llvm.masked.load.{width.mangle(type_)}.p0(ptr align {dtype.size} {at}, "
+        f"{width.of('i1')} {active}, {t} zeroinitializer){more}"
+    )
+
+
+def _gather(code: Code, dtype: DType, at: str, active: str, more: str) -> str:
+    """One vector, from a pointer for each lane."""
+    width, type_ = code.lanes.width, STORED[dtype]
+    t = width.of(type_)
+    return code.w.let(
+        f"call {t} @llvm.masked.gather.{width.mangle(type_)}.{width.mangle('p0')}"
+        f"({width.of('ptr')} align {dtype.size} {at}, {width.of('i1')} {active}, "
+        f"{t} zeroinitializer){more}"
     )
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from khaljit.codegen.llvm.arithmetic import compute
+from khaljit.codegen.llvm.clamped import clamped, grown, straightened
 from khaljit.codegen.llvm.code import Code
+from khaljit.codegen.llvm.conditions import where_straight
 from khaljit.codegen.llvm.values import SCALAR, Held
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
@@ -21,16 +25,26 @@ def pure(code: Code, value: Value) -> Held:
     if all(operand.uniform for operand in operands):
         return Held(value.type, _scalar(code, value, operands))
     stride = code.stride(value)
+    if stride is None:
+        stride = grown(value, operands)
     if stride is not None and all(operand.affine for operand in operands):
         return Held(value.type, _scalar(code, value, operands), stride)
     if stride is not None and all(operand.linear for operand in operands):
         return _by_parts(code, value, operands, stride)
+    if value in code.clamps and (line := clamped(code, value, operands)) is not None:
+        return line
     vectors = [code.values.vector(operand) for operand in operands]
     if value.op is Op.SELECT and operands[0].uniform:
         return _select_vectors(code, value, operands[0].base, vectors)
     width = code.lanes.width
     parts = [compute(code.w, width, value, part) for part in zip(*vectors, strict=True)]
-    return settled(code, value, Held(value.type, parts=tuple(parts)))
+    held = Held(value.type, parts=tuple(parts))
+    if value in code.clamps:
+        held = straightened(code, value, operands, held)
+    elif stride is not None and any(operand.straight for operand in operands):
+        lines = _by_parts(code, value, operands, stride)
+        held = replace(lines, parts=held.parts, straight=where_straight(code, operands))
+    return settled(code, value, held)
 
 
 def _scalar(code: Code, value: Value, operands: list[Held]) -> str:

@@ -4,9 +4,10 @@ The lanes of a subgroup are split over ``parts`` vectors of ``per_part`` lanes e
 x, or in several ``rows`` of equal length below one another. A value that is the same in all lanes
 is one scalar; one that grows by a fixed stride along x and is the same in all rows is the scalar
 of lane 0; one that does so in each part by itself is a scalar per part; any other is a tuple of
-vectors. The vector form of the first two is made when
-it is first asked for, and forgotten at the end of the scope that asked, since code after it need
-not come that way. Masks are tuples of vectors; None where all lanes are active.
+vectors, which may have scalars that tell most of its parts (``clamped.py``). The vector form of the
+first two is made when it is first asked for, and forgotten at the end of the scope that asked,
+since code after it need not come that way. Masks are tuples of vectors; None where all lanes are
+active.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ class Held:
         stride: what is added from lane to lane, where there are scalars.
         bases: names of the scalars that the first lane of each part has, if they need telling.
         parts: names of the vectors, where there are no scalars.
+        straight: an i1 for each part, where the scalars only tell the parts for which it is true.
         literal: ``base`` is a constant's text.
     """
 
@@ -45,6 +47,7 @@ class Held:
     stride: int = 0
     bases: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
+    straight: tuple[str, ...] = ()
     literal: bool = False
 
     @property
@@ -59,7 +62,7 @@ class Held:
     @property
     def linear(self) -> bool:
         """Growing by a stride from lane to lane, in each part at least."""
-        return bool(self.base or self.bases)
+        return bool(self.base or self.bases) and not self.straight
 
 
 @final
@@ -363,7 +366,7 @@ class Values:
         return 0 if held.bases or not held.stride else self.lanes.along(part)
 
     def bases(self, held: Held) -> tuple[str, ...]:
-        """The scalars that the first lane of each part has, of a value that is linear."""
+        """The scalars that the first lane of each part has, of a value that has scalars."""
         if held.bases:
             return held.bases
         lanes, type_ = self.lanes, TYPES[held.dtype]
