@@ -49,6 +49,16 @@ _BOOL_TWO: Final = (
     *("{0} & {1}", "{0} | {1}", "{0} ^ {1}", "({0} and {1})", "({0} or {1})"),
     *("{0} == {1}", "{0} != {1}"),
 )
+# Ways to keep a number within an axis, {1} being the last place: all of them, and at one end only.
+_CLAMPED: Final = (
+    *("kj.clamp({0}, 0, {1})", "min(max({0}, 0), {1})", "kj.max(kj.min({0}, {1}), 0)"),
+    "kj.clamp({1} - kj.clamp({0}, 0, {1}), 0, {1})",
+)
+_CLAMPED_ABOVE: Final = ("min({0}, {1})", "({0} if {0} < {1} else {1})")
+_NEAR: Final = (
+    *("i", "i + 1", "i - 2", "i + n", "kj.i64(i) - 1", "kj.u32(i) - 3", "3 - i", "2 * i - 3"),
+    *("kj.i8(i) + kj.i8(100)", "kj.u8(i) * 5", "i + kj.i32(2147483640)", "kj.u64(i) + 4"),
+)
 COMPARISONS: Final = ("==", "!=", "<", "<=", ">", ">=")
 
 
@@ -161,6 +171,9 @@ class Expressions:
         rng = self.rng
         if self.chance(0.25):
             return str(rng.randrange(extent))
+        if self.chance(0.2):
+            forms = _CLAMPED if self.unchecked or self.chance(0.7) else _CLAMPED_ABOVE
+            return rng.choice(forms).format(f"({rng.choice(_NEAR)})", extent - 1)
         dtype = self.integer_type()
         small = extent <= dtype.limits[1]
         self.indexing += 1

@@ -83,7 +83,8 @@ class _Maker(Expressions):
     def _shape_of_launch(self) -> None:
         rng = self.rng
         if self.workgroup is None:
-            self.grid: tuple[int, ...] = (rng.randint(1, 40),)
+            # Some are long enough for subgroups whose lanes are all there.
+            self.grid: tuple[int, ...] = (rng.randint(*rng.choice(((1, 40),) * 4 + ((64, 140),))),)
             self.total = self.grid[0]
             return
         self.grid = tuple(rng.randint(1, 3 * extent) for extent in self.workgroup)
@@ -96,7 +97,7 @@ class _Maker(Expressions):
         rows = self.total if self.unchecked else max(1, self.total - rng.choice((0, 0, 1, 3)))
         views = ("plain", "plain", "reversed", "stepped", "turned", "shifted")
         for dtype in self.types:
-            shape = rng.choice([(13,), (37,), (5, 7), (3, 4)])
+            shape = rng.choice([(13,), (37,), (5, 7), (3, 4), (90,)])
             self.arrays.append(Parameter(f"in_{dtype.name}", dtype, shape, rng.choice(views)))
             self.arrays.append(Parameter(f"out_{dtype.name}", dtype, (rows, 3), fill=1))
         self.rows = rows
