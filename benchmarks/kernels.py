@@ -33,6 +33,7 @@ __all__ = [
     "WORKGROUPS",
     "black_scholes_erf",
     "black_scholes_polynomial",
+    "blur",
     "histogram",
     "launch_2",
     "launch_8",
@@ -42,6 +43,7 @@ __all__ = [
     "nbody_arrays",
     "nbody_vec3",
     "saxpy",
+    "stencil",
     "total",
     "variant",
 ]
@@ -131,6 +133,24 @@ def mandelbrot(out: kj.Array2[kj.i32], limit: kj.i32) -> None:
             zi, zr = 2.0 * zr * zi + ci, zr * zr - zi * zi + cr
             count += 1
         out[y, x] = count
+
+
+def stencil(x: kj.Array2[kj.f32], out: kj.Array2[kj.f32]) -> None:
+    """A step of diffusion on five points, those of the border repeated outwards."""
+    row, column = kj.index(2)
+    height, width = x.shape
+    up, down = x[max(row - 1, 0), column], x[min(row + 1, height - 1), column]
+    left, right = x[row, max(column - 1, 0)], x[row, min(column + 1, width - 1)]
+    out[row, column] = 0.5 * x[row, column] + 0.125 * (up + down + left + right)
+
+
+def blur(x: kj.Array2[kj.f32], weights: kj.Array1[kj.f32], out: kj.Array2[kj.f32]) -> None:
+    """Weighted means along rows, the border repeated outwards."""
+    row, column = kj.index(2)
+    total, first = 0.0, column - weights.size // 2
+    for k in range(weights.size):
+        total += weights[k] * x[row, kj.clamp(first + k, 0, x.shape[1] - 1)]
+    out[row, column] = total
 
 
 def total(values: kj.Array1[kj.f32], out: kj.Array1[kj.f32]) -> None:

@@ -113,6 +113,27 @@ def mandelbrot(out: Array, limit: int) -> None:
             out[y, x] = count
 
 
+def stencil(x: Array, out: Array) -> None:
+    height, width = x.shape
+    for row in prange(height):
+        for column in range(width):
+            up, down = x[max(row - 1, 0), column], x[min(row + 1, height - 1), column]
+            left, right = x[row, max(column - 1, 0)], x[row, min(column + 1, width - 1)]
+            around = np.float32(0.125) * (up + down + left + right)
+            out[row, column] = np.float32(0.5) * x[row, column] + around
+
+
+def blur(x: Array, weights: Array, out: Array) -> None:
+    height, width = x.shape
+    for row in prange(height):
+        for column in range(width):
+            total = np.float32(0)
+            for k in range(weights.size):
+                at = min(max(column - weights.size // 2 + k, 0), width - 1)
+                total += weights[k] * x[row, at]
+            out[row, column] = total
+
+
 def total(values: Array, out: Array) -> None:
     found = 0.0
     for i in prange(values.size):

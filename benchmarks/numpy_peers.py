@@ -65,6 +65,20 @@ def mandelbrot(out: Array, limit: int) -> None:
     out[:] = counts.reshape(out.shape)
 
 
+def stencil(x: Array, out: Array) -> None:
+    wide = np.pad(x, 1, "edge")
+    across = wide[1:-1, :-2] + wide[1:-1, 2:]
+    out[:] = np.float32(0.5) * x + np.float32(0.125) * (wide[:-2, 1:-1] + wide[2:, 1:-1] + across)
+
+
+def blur(x: Array, weights: Array, out: Array) -> None:
+    width, half = x.shape[1], weights.size // 2
+    wide = np.pad(x, ((0, 0), (half, half)), "edge")
+    out[:] = 0
+    for k, weight in enumerate(weights):
+        out += weight * wide[:, k : k + width]
+
+
 def total(values: Array, out: Array) -> None:
     out[0] = values.sum()
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
+import scipy.ndimage
 import scipy.special
 
 from benchmarks.constants import A1, A2, A3, A4, A5, BINS, GAMMA, RATE, SOFTENING, VOLATILITY
@@ -13,12 +14,14 @@ from benchmarks.constants import A1, A2, A3, A4, A5, BINS, GAMMA, RATE, SOFTENIN
 __all__ = [
     "black_scholes_erf",
     "black_scholes_polynomial",
+    "blur",
     "histogram",
     "mandelbrot",
     "matmul",
     "nbody_arrays",
     "nbody_vec3",
     "saxpy",
+    "stencil",
     "total",
 ]
 
@@ -61,6 +64,17 @@ def mandelbrot(arrays: Arrays, rows: slice, limit: int) -> Arrays:
         values = np.where(inside, values * values + points, values)
         counts += inside
     return (counts,)
+
+
+def stencil(arrays: Arrays, rows: slice) -> Arrays:
+    x = arrays[0].astype(np.float64)
+    around = scipy.ndimage.convolve(x, [[0, 1, 0], [1, 0, 1], [0, 1, 0]], mode="nearest")
+    return ((x / 2 + around / 8)[rows],)
+
+
+def blur(arrays: Arrays, rows: slice) -> Arrays:
+    x, weights = arrays[0].astype(np.float64), arrays[1].astype(np.float64)
+    return (scipy.ndimage.correlate1d(x[rows], weights, mode="nearest"),)
 
 
 def total(arrays: Arrays, rows: slice) -> Arrays:

@@ -19,12 +19,14 @@ from benchmarks.constants import BINS
 from benchmarks.references import (
     black_scholes_erf,
     black_scholes_polynomial,
+    blur,
     histogram,
     mandelbrot,
     matmul,
     nbody_arrays,
     nbody_vec3,
     saxpy,
+    stencil,
     total,
 )
 
@@ -41,6 +43,7 @@ IMPLEMENTATIONS: Final = (*PEERS, *kernels.MODES)
 ITERATIONS: Final = 200
 FACTOR: Final = np.float32(1.5)
 HISTOGRAMS: Final = 64  # workgroups, each with its own counts
+TAPS: Final = 17  # of the blur
 PAIR_COST: Final = 20  # floating-point operations of a pair of bodies, as they are usually counted
 
 
@@ -183,6 +186,15 @@ def _image(count: int, rng: np.random.Generator) -> tuple[Array, ...]:
     return (np.zeros((count, count), np.int32),)
 
 
+def _picture(count: int, rng: np.random.Generator) -> tuple[Array, ...]:
+    return _floats(rng, count, count), np.zeros((count, count), np.float32)
+
+
+def _blurred(count: int, rng: np.random.Generator) -> tuple[Array, ...]:
+    picture, out = _picture(count, rng)
+    return picture, _floats(rng, TAPS) / np.float32(TAPS), out
+
+
 def _numbers(count: int, rng: np.random.Generator) -> tuple[Array, ...]:
     return _floats(rng, count), np.zeros(1, np.float32)
 
@@ -303,6 +315,34 @@ WORKLOADS: Final[dict[str, Workload]] = {
             reference=lambda arrays, rows: mandelbrot(arrays, rows, ITERATIONS),
             rows=64,
             tolerance=0.01,  # near the set's edge f32 and f64 escape at other iterations
+        ),
+        Workload(
+            name="stencil",
+            unit="Mpixel/s",
+            work=lambda n: 1e-6 * n**2,
+            sizes=(256, 4096),
+            make=_picture,
+            outputs=1,
+            grid=_square,
+            kernel=kernels.stencil,
+            numba=numba_peers.stencil,
+            numpy=numpy_peers.stencil,
+            reference=stencil,
+            rows=64,
+        ),
+        Workload(
+            name="blur",
+            unit="Mpixel/s",
+            work=lambda n: 1e-6 * n**2,
+            sizes=(256, 4096),
+            make=_blurred,
+            outputs=1,
+            grid=_square,
+            kernel=kernels.blur,
+            numba=numba_peers.blur,
+            numpy=numpy_peers.blur,
+            reference=blur,
+            rows=64,
         ),
         Workload(
             name="sum",
