@@ -124,6 +124,7 @@ static PyObject *kernel_learn(Kernel *kernel, PyObject *args)
     old_plans = kernel->plans;
     old_names = kernel->names;
     kernel->plans = Py_NewRef(plans);
+    kernel->hit = 0;
     kernel->names = Py_NewRef(PyTuple_CheckExact(names) ? names : Py_None);
     END_LOCKED();
     Py_XDECREF(old_plans);

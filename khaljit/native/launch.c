@@ -23,29 +23,59 @@ bool place_keywords(PyObject *names, PyObject *const *values, PyObject *kwnames,
     return true;
 }
 
+/* Whether keyword arguments come in the order of their parameters, behind those by position. */
+static bool are_in_order(PyObject *names, Py_ssize_t count, PyObject *kwnames)
+{
+    const Py_ssize_t passed = count + PyTuple_GET_SIZE(kwnames);
+    if (passed > PyTuple_GET_SIZE(names)) {
+        return false;
+    }
+    while (count < passed && PyTuple_GET_ITEM(names, count) ==
+                                 PyTuple_GET_ITEM(kwnames, PyTuple_GET_SIZE(kwnames) + count - passed)) {
+        count++;
+    }
+    return count == passed;
+}
+
+/* Put all arguments where their parameters stand; false in any doubt. */
+static bool place_arguments(
+    PyObject *names, PyObject *const *args, Py_ssize_t count, PyObject *kwnames, PyObject **all
+)
+{
+    const Py_ssize_t known = PyTuple_GET_SIZE(names), passed = count + PyTuple_GET_SIZE(kwnames);
+    if (passed > known || known > MOST_ARGUMENTS) {
+        return false;
+    }
+    for (Py_ssize_t k = 0; k < known; k++) {
+        all[k] = k < count ? args[k] : NULL;
+    }
+    if (!place_keywords(names, args + count, kwnames, all)) {
+        return false;
+    }
+    for (Py_ssize_t k = 0; k < passed; k++) {
+        if (k < count ? all[k] != args[k] : all[k] == NULL) { /* given twice, or not */
+            return false;
+        }
+    }
+    return true;
+}
+
 static Outcome try_keywords(
     const Launch *launch, PyObject *const *args, Py_ssize_t count, PyObject *kwnames
 )
 {
     Kernel *kernel = (Kernel *)launch->kernel;
-    PyObject *all[MOST_ARGUMENTS] = {NULL}, *names;
+    const Py_ssize_t passed = count + PyTuple_GET_SIZE(kwnames);
+    PyObject *all[MOST_ARGUMENTS], *names;
     BEGIN_LOCKED(kernel);
     names = Py_XNewRef(kernel->names);
     END_LOCKED();
     Outcome outcome = UNKNOWN;
-    if (names != NULL && names != Py_None && PyTuple_GET_SIZE(names) <= MOST_ARGUMENTS &&
-        count <= PyTuple_GET_SIZE(names) &&
-        place_keywords(names, args + count, kwnames, all)) {
-        const Py_ssize_t passed = count + PyTuple_GET_SIZE(kwnames);
-        bool good = passed <= MOST_ARGUMENTS;
-        for (Py_ssize_t k = 0; good && k < passed; k++) {
-            if (k < count) {
-                good = all[k] == NULL; /* else it is given twice */
-                all[k] = args[k];
-            }
-            good = good && all[k] != NULL;
+    if (names != NULL && names != Py_None) {
+        if (are_in_order(names, count, kwnames)) {
+            outcome = try_plans(launch, args, passed);
         }
-        if (good) {
+        else if (place_arguments(names, args, count, kwnames, all)) {
             outcome = try_plans(launch, all, passed);
         }
     }

@@ -64,6 +64,7 @@ Outcome plan_launch(PyObject *plan, const Grid *grid, PyObject *const *args, Py_
 typedef struct {
     PyObject_HEAD
     PyObject *plans; /* a tuple, the latest first */
+    Py_ssize_t hit;  /* the one that fitted last, which is tried first */
     PyObject *names; /* of the parameters, a tuple; None where keywords are for Python to place */
     int64_t workgroup[3];
     PyObject *last;  /* the launch that was made last for one whole number */
@@ -101,8 +102,13 @@ try_plans(const Launch *launch, PyObject *const *args, Py_ssize_t count)
     END_LOCKED();
     Outcome outcome = UNKNOWN;
     const Py_ssize_t known = plans == NULL ? 0 : PyTuple_GET_SIZE(plans);
+    Py_ssize_t at = kernel->hit < known ? kernel->hit : 0;
     for (Py_ssize_t k = 0; k < known && outcome == UNKNOWN; k++) {
-        outcome = plan_launch(PyTuple_GET_ITEM(plans, k), &launch->grid, args, count);
+        outcome = plan_launch(PyTuple_GET_ITEM(plans, at), &launch->grid, args, count);
+        if (outcome == DONE) {
+            kernel->hit = at; /* a hint, whichever thread writes it */
+        }
+        at = at + 1 < known ? at + 1 : 0;
     }
     Py_XDECREF(plans);
     return outcome;
