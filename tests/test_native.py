@@ -308,6 +308,7 @@ def test_the_same_view_twice_and_views_without_a_common_element(rng: np.random.G
         assert np.allclose(whole[1::2], expected)
 
 
+@pytest.mark.filterwarnings("ignore:Setting the:DeprecationWarning")  # of NumPy 2.5
 def test_arrays_that_change_in_place_are_read_again(by_way_of_python: list[Kernel]) -> None:
     kernel, x, y = saxpy(), ramp(), np.zeros(16, np.float32)
 

@@ -28,6 +28,16 @@ static int notice(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyObje
 }
 #endif
 
+bool have_one_version(PyObject *dict, PyObject *other)
+{
+#if !defined(Py_GIL_DISABLED) && PY_VERSION_HEX >= 0x030C0000
+    (void)dict, (void)other;
+    return true;
+#else
+    return dict == other;
+#endif
+}
+
 bool watch_dict(PyObject *dict)
 {
 #if !defined(Py_GIL_DISABLED) && PY_VERSION_HEX >= 0x030C0000
@@ -79,25 +89,39 @@ static bool ask_python(const Guard *guard)
     return good;
 }
 
-static inline bool holds(Guard *guard)
+/* Whether items of dicts hold that have one version. */
+static inline bool items_hold(Guard *first)
 {
-    if (guard->kind == ITEM) {
-        const uint64_t version = version_of(guard->owner);
-        if (version != 0 && guard->version == version) {
-            return true;
-        }
-        if (finds_same(guard)) {
-            guard->version = version;
-            return true;
-        }
-    }
-    else if (guard->kind == SLOT && Py_TYPE(guard->owner)->tp_version_tag != guard->version) {
-        return false; /* the class was changed, and reading it may run code now */
-    }
-    else if (finds_same(guard)) {
+    const uint64_t version = version_of(first->owner);
+    if (version != 0 && first->version == version) {
         return true;
     }
-    return ask_python(guard);
+    for (const Guard *guard = first; guard < first->behind; guard++) {
+        if (!finds_same(guard) && !ask_python(guard)) {
+            return false;
+        }
+    }
+    first->version = version;
+    return true;
+}
+
+static bool holds(const Guard *guard)
+{
+    if (guard->kind == SLOT && Py_TYPE(guard->owner)->tp_version_tag != guard->version) {
+        return false; /* the class was changed, and reading it may run code now */
+    }
+    return finds_same(guard) || ask_python(guard);
+}
+
+static inline bool guards_hold(const Plan *plan)
+{
+    const Guard *const end = plan->guards + plan->guard_count;
+    for (Guard *guard = plan->guards; guard < end; guard = guard->behind) {
+        if (guard->kind == ITEM ? !items_hold(guard) : !holds(guard)) {
+            return false;
+        }
+    }
+    return true;
 }
 
 static bool is_here(const Plan *plan)
@@ -238,13 +262,9 @@ Outcome plan_launch(PyObject *object, const Grid *grid, PyObject *const *args, P
 {
     Plan *plan = (Plan *)object;
     int64_t slots[MOST_SLOTS];
-    if (count != plan->passed || !read_arguments(plan, args, grid, slots) || !is_here(plan)) {
+    if (count != plan->passed || !read_arguments(plan, args, grid, slots) || !is_here(plan) ||
+        !guards_hold(plan)) {
         return UNKNOWN;
-    }
-    for (Guard *guard = plan->guards; guard < plan->guards + plan->guard_count; guard++) {
-        if (!holds(guard)) {
-            return UNKNOWN;
-        }
     }
     if (plan->asks && !read_arguments(plan, args, grid, slots)) { /* they may be others now */
         return UNKNOWN;

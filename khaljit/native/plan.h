@@ -35,14 +35,15 @@ typedef struct {
 } Pair;
 
 /* Something read from outside the kernel while recording. */
-typedef struct {
+typedef struct Guard {
     enum { ITEM, CELL, SLOT, ATTRIBUTE, OTHER } kind;
     PyObject *owner; /* a dict, a cell, an object; none for OTHER */
     PyObject *name;
     PyObject *seen;
-    PyObject *guard;  /* asks in Python, where something else is found */
-    uint64_t version; /* of the dict when it was last asked; of the class of a slot's owner */
-    Py_ssize_t offset; /* of a slot */
+    PyObject *guard;      /* asks in Python, where something else is found */
+    Py_ssize_t offset;    /* of a slot */
+    uint64_t version;     /* of the class of a slot's owner; of a dict when it was last asked */
+    struct Guard *behind; /* the items that have one version */
 } Guard;
 
 typedef struct Plan {
@@ -75,6 +76,7 @@ typedef struct Plan {
 /* plan.c */
 
 bool watch_dict(PyObject *dict); /* so that its changes are noticed; false with an error */
+bool have_one_version(PyObject *dict, PyObject *other);
 
 extern unsigned forks; /* of this process, so far */
 

@@ -201,6 +201,31 @@ static Py_ssize_t slot_of(PyObject *owner, PyObject *name, uint64_t *version)
     return offset;
 }
 
+/* Items of dicts first, dict by dict. */
+static int by_owner(const void *a, const void *b)
+{
+    const Guard *one = a, *other = b;
+    if (one->kind != ITEM || other->kind != ITEM) {
+        return (one->kind != ITEM) - (other->kind != ITEM);
+    }
+    return ((uintptr_t)one->owner > (uintptr_t)other->owner) -
+           ((uintptr_t)one->owner < (uintptr_t)other->owner);
+}
+
+static void group_guards(Plan *plan)
+{
+    qsort(plan->guards, (size_t)plan->guard_count, sizeof(Guard), by_owner);
+    Guard *const end = plan->guards + plan->guard_count;
+    for (Guard *first = plan->guards, *guard; first < end; first = guard) {
+        guard = first + 1;
+        while (guard < end && first->kind == ITEM && guard->kind == ITEM &&
+               have_one_version(first->owner, guard->owner)) {
+            guard++;
+        }
+        first->behind = guard;
+    }
+}
+
 static bool parse_guards(Plan *plan, PyObject *from)
 {
     plan->guards = PyMem_Calloc((size_t)PyTuple_GET_SIZE(from) + 1, sizeof(Guard));
@@ -235,6 +260,7 @@ static bool parse_guards(Plan *plan, PyObject *from)
         guard->guard = Py_NewRef(asks);
         plan->guard_count = k + 1;
     }
+    group_guards(plan);
     return true;
 }
 
