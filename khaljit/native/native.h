@@ -3,7 +3,7 @@
  * kernel.c   kernels: their plans, and their subscript
  * launch.c   launches, which are called, and bound.c those with arguments that stay
  * plan.c     checking and packing the arguments of a launch by its plan (plan.h)
- * arrays.c, numbers.c, context.c   what is read for that
+ * arrays.c, numbers.c, guards.c, context.c   what is read for that
  * target.c   running it
  * pool.c     the threads that help with a launch on the CPU
  * table.c    making a plan

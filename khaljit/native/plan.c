@@ -9,121 +9,6 @@
 
 #include <string.h>
 
-/* A number that changes with every change of a dict, and is 0 where nobody notices those: dicts have
- * such a number before Python 3.12 (PEP 509), and tell those who watch them from then on. */
-#if defined(Py_GIL_DISABLED)
-#define version_of(dict) 0
-#elif PY_VERSION_HEX < 0x030C0000
-#define version_of(dict) (((PyDictObject *)(dict))->ma_version_tag)
-#else
-#define version_of(dict) changes
-static uint64_t changes; /* of all dicts that are watched, and 1; or 0 */
-static int watcher;
-
-static int notice(PyDict_WatchEvent event, PyObject *dict, PyObject *key, PyObject *value)
-{
-    (void)event, (void)dict, (void)key, (void)value;
-    changes++;
-    return 0;
-}
-#endif
-
-bool have_one_version(PyObject *dict, PyObject *other)
-{
-#if !defined(Py_GIL_DISABLED) && PY_VERSION_HEX >= 0x030C0000
-    (void)dict, (void)other;
-    return true;
-#else
-    return dict == other;
-#endif
-}
-
-bool watch_dict(PyObject *dict)
-{
-#if !defined(Py_GIL_DISABLED) && PY_VERSION_HEX >= 0x030C0000
-    if (changes == 0 && (watcher = PyDict_AddWatcher(notice)) >= 0) {
-        changes = 1;
-    }
-    if (changes == 0) { /* others have all watchers that there are */
-        PyErr_Clear();
-        return true;
-    }
-    return PyDict_Watch(watcher, dict) == 0;
-#else
-    (void)dict;
-    return true;
-#endif
-}
-
-/* Whether the very same object is read as while recording. */
-static bool finds_same(const Guard *guard)
-{
-    PyObject *found = NULL;
-    switch (guard->kind) {
-    case ITEM:
-#ifdef Py_GIL_DISABLED
-        if (PyDict_GetItemRef(guard->owner, guard->name, &found) == 0) {
-            found = Py_NewRef(Py_None);
-        }
-        break;
-#else
-        found = PyDict_GetItemWithError(guard->owner, guard->name); /* borrowed */
-        return (found == NULL ? Py_None : found) == guard->seen && !(found == NULL && PyErr_Occurred());
-#endif
-    case CELL: found = PyCell_Get(guard->owner); break;
-    case SLOT: return *(PyObject **)((char *)guard->owner + guard->offset) == guard->seen;
-    case ATTRIBUTE: found = PyObject_GetAttr(guard->owner, guard->name); break;
-    case OTHER: break;
-    }
-    Py_XDECREF(found);
-    return found != NULL && found == guard->seen;
-}
-
-static bool ask_python(const Guard *guard)
-{
-    PyErr_Clear();
-    PyObject *answer = PyObject_CallMethod(guard->guard, "holds", NULL);
-    const bool good = answer == Py_True;
-    Py_XDECREF(answer);
-    PyErr_Clear();
-    return good;
-}
-
-/* Whether items of dicts hold that have one version. */
-static inline bool items_hold(Guard *first)
-{
-    const uint64_t version = version_of(first->owner);
-    if (version != 0 && first->version == version) {
-        return true;
-    }
-    for (const Guard *guard = first; guard < first->behind; guard++) {
-        if (!finds_same(guard) && !ask_python(guard)) {
-            return false;
-        }
-    }
-    first->version = version;
-    return true;
-}
-
-static bool holds(const Guard *guard)
-{
-    if (guard->kind == SLOT && Py_TYPE(guard->owner)->tp_version_tag != guard->version) {
-        return false; /* the class was changed, and reading it may run code now */
-    }
-    return finds_same(guard) || ask_python(guard);
-}
-
-static inline bool guards_hold(const Plan *plan)
-{
-    const Guard *const end = plan->guards + plan->guard_count;
-    for (Guard *guard = plan->guards; guard < end; guard = guard->behind) {
-        if (guard->kind == ITEM ? !items_hold(guard) : !holds(guard)) {
-            return false;
-        }
-    }
-    return true;
-}
-
 static bool is_here(const Plan *plan)
 {
     if (plan->process != forks || (watched_count > 0 && is_watched())) {
@@ -263,10 +148,10 @@ Outcome plan_launch(PyObject *object, const Grid *grid, PyObject *const *args, P
     Plan *plan = (Plan *)object;
     int64_t slots[MOST_SLOTS];
     if (count != plan->passed || !read_arguments(plan, args, grid, slots) || !is_here(plan) ||
-        !guards_hold(plan)) {
+        !guards_hold(&plan->guards)) {
         return UNKNOWN;
     }
-    if (plan->asks && !read_arguments(plan, args, grid, slots)) { /* they may be others now */
+    if (plan->guards.ask && !read_arguments(plan, args, grid, slots)) { /* they may be others now */
         return UNKNOWN;
     }
     if (grid->groups[0] == 0 || grid->groups[1] == 0 || grid->groups[2] == 0) {

@@ -4,6 +4,7 @@
 #define KHALJIT_PLAN_H
 
 #include "arrays.h"
+#include "guards.h"
 #include "numbers.h"
 #include "target.h"
 
@@ -34,18 +35,6 @@ typedef struct {
     bool same; /* they have one shape, or are one view */
 } Pair;
 
-/* Something read from outside the kernel while recording. */
-typedef struct Guard {
-    enum { ITEM, CELL, SLOT, ATTRIBUTE, OTHER } kind;
-    PyObject *owner; /* a dict, a cell, an object; none for OTHER */
-    PyObject *name;
-    PyObject *seen;
-    PyObject *guard;      /* asks in Python, where something else is found */
-    Py_ssize_t offset;    /* of a slot */
-    uint64_t version;     /* of the class of a slot's owner; of a dict when it was last asked */
-    struct Guard *behind; /* the items that have one version */
-} Guard;
-
 typedef struct Plan {
     PyObject_HEAD
     Py_ssize_t count, passed;
@@ -59,9 +48,7 @@ typedef struct Plan {
     int shape_count, view_count;
     Pair *shapes; /* of arrays with shapes that are equal or must not be */
     Pair *views;  /* of arrays that are one view, or must not overlap */
-    Py_ssize_t guard_count;
-    Guard *guards;
-    bool asks; /* a guard runs code that is not ours */
+    Guards guards;
     PyObject *device;
     bool anywhere;   /* arrays are NumPy's, and so the context says where */
     bool is_default; /* the device is the one of a context that says nothing */
@@ -72,11 +59,6 @@ typedef struct Plan {
     Target target;
     unsigned process; /* how often this process had forked */
 } Plan;
-
-/* plan.c */
-
-bool watch_dict(PyObject *dict); /* so that its changes are noticed; false with an error */
-bool have_one_version(PyObject *dict, PyObject *other);
 
 extern unsigned forks; /* of this process, so far */
 

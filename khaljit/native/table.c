@@ -181,89 +181,6 @@ static bool parse_pairs(Plan *plan, PyObject *shapes_from, PyObject *views_from)
     return true;
 }
 
-/* Where an object has a slot of its class, so that reading the attribute runs no code; else 0. */
-static Py_ssize_t slot_of(PyObject *owner, PyObject *name, uint64_t *version)
-{
-    PyTypeObject *type = Py_TYPE(owner);
-    PyObject *found = PyObject_GetAttr((PyObject *)type, name);
-    Py_ssize_t offset = 0;
-    if (found == NULL) {
-        PyErr_Clear();
-        return 0;
-    }
-    *version = type->tp_version_tag; /* which the lookup gave it; it changes with the class */
-    if (Py_TYPE(found) == &PyMemberDescr_Type && type->tp_getattro == PyObject_GenericGetAttr &&
-        PyType_IsSubtype(type, PyDescr_TYPE(found)) && *version != 0 &&
-        ((PyMemberDescrObject *)found)->d_member->type == T_OBJECT_EX) {
-        offset = ((PyMemberDescrObject *)found)->d_member->offset;
-    }
-    Py_DECREF(found);
-    return offset;
-}
-
-/* Items of dicts first, dict by dict. */
-static int by_owner(const void *a, const void *b)
-{
-    const Guard *one = a, *other = b;
-    if (one->kind != ITEM || other->kind != ITEM) {
-        return (one->kind != ITEM) - (other->kind != ITEM);
-    }
-    return ((uintptr_t)one->owner > (uintptr_t)other->owner) -
-           ((uintptr_t)one->owner < (uintptr_t)other->owner);
-}
-
-static void group_guards(Plan *plan)
-{
-    qsort(plan->guards, (size_t)plan->guard_count, sizeof(Guard), by_owner);
-    Guard *const end = plan->guards + plan->guard_count;
-    for (Guard *first = plan->guards, *guard; first < end; first = guard) {
-        guard = first + 1;
-        while (guard < end && first->kind == ITEM && guard->kind == ITEM &&
-               have_one_version(first->owner, guard->owner)) {
-            guard++;
-        }
-        first->behind = guard;
-    }
-}
-
-static bool parse_guards(Plan *plan, PyObject *from)
-{
-    plan->guards = PyMem_Calloc((size_t)PyTuple_GET_SIZE(from) + 1, sizeof(Guard));
-    if (plan->guards == NULL) {
-        PyErr_NoMemory();
-        return false;
-    }
-    for (Py_ssize_t k = 0; k < PyTuple_GET_SIZE(from); k++) {
-        Guard *guard = &plan->guards[k];
-        const char *kind;
-        PyObject *owner, *name, *seen, *asks;
-        if (!PyArg_ParseTuple(
-                PyTuple_GET_ITEM(from, k), "sOOOO", &kind, &owner, &name, &seen, &asks
-            )) {
-            return false;
-        }
-        guard->kind = kind[0] == 'i' && PyDict_CheckExact(owner) ? ITEM
-                      : kind[0] == 'c' && PyCell_Check(owner)    ? CELL
-                      : kind[0] == 'a'                           ? ATTRIBUTE
-                                                                 : OTHER;
-        if (guard->kind == ITEM && !watch_dict(owner)) {
-            return false;
-        }
-        if (guard->kind == ATTRIBUTE) {
-            guard->offset = slot_of(owner, name, &guard->version);
-            guard->kind = guard->offset > 0 ? SLOT : ATTRIBUTE;
-        }
-        plan->asks = plan->asks || guard->kind == ATTRIBUTE || guard->kind == OTHER;
-        guard->owner = Py_NewRef(owner);
-        guard->name = Py_NewRef(name);
-        guard->seen = Py_NewRef(seen);
-        guard->guard = Py_NewRef(asks);
-        plan->guard_count = k + 1;
-    }
-    group_guards(plan);
-    return true;
-}
-
 static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {
@@ -298,7 +215,7 @@ static PyObject *plan_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     plan->limit = limit;
     plan->process = forks;
     bool good = parse_parameters(plan, parameters);
-    good = good && parse_pairs(plan, shapes, views) && parse_guards(plan, guards);
+    good = good && parse_pairs(plan, shapes, views) && guards_parse(&plan->guards, guards);
     good = good && target_parse(&plan->target, kind, target);
     if (!good || passed > plan->count) {
         if (!PyErr_Occurred()) {
@@ -318,13 +235,8 @@ static int plan_traverse(Plan *plan, visitproc visit, void *arg)
         Py_VISIT(plan->parameters[k].array.dtype);
         Py_VISIT(plan->parameters[k].value);
     }
-    for (Py_ssize_t k = 0; k < plan->guard_count; k++) {
-        Py_VISIT(plan->guards[k].owner);
-        Py_VISIT(plan->guards[k].name);
-        Py_VISIT(plan->guards[k].seen);
-        Py_VISIT(plan->guards[k].guard);
-    }
-    return target_traverse(&plan->target, visit, arg);
+    const int stopped = guards_traverse(&plan->guards, visit, arg);
+    return stopped != 0 ? stopped : target_traverse(&plan->target, visit, arg);
 }
 
 /* What a plan refers to never changes, so that a launch in another thread finds it whole: cycles are
@@ -344,19 +256,13 @@ static void plan_dealloc(Plan *plan)
             Py_XDECREF(view->held.offset);
         }
     }
-    for (Py_ssize_t k = 0; k < plan->guard_count; k++) {
-        Py_DECREF(plan->guards[k].owner);
-        Py_DECREF(plan->guards[k].name);
-        Py_DECREF(plan->guards[k].seen);
-        Py_DECREF(plan->guards[k].guard);
-    }
+    guards_release(&plan->guards);
     target_release(&plan->target);
     PyMem_Free(plan->parameters);
     PyMem_Free(plan->slots);
     PyMem_Free(plan->sizes);
     PyMem_Free(plan->shapes);
     PyMem_Free(plan->views);
-    PyMem_Free(plan->guards);
     type->tp_free(plan);
     Py_DECREF(type);
 }
