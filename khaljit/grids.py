@@ -107,11 +107,20 @@ def parse_grid(grid: Any) -> tuple[Grid, bool]:
     return (x, y, z), False
 
 
+def _instead(part: Any) -> str:
+    """What to write for something in a grid that is no int."""
+    if hasattr(part, "shape"):
+        return "to cover an array, write kernel[a.size] or kernel[kj.over(a)]"
+    if isinstance(part, float):
+        return "divide with //, or write int(...): a grid counts invocations"
+    return "a grid is an int or a tuple of ints: kernel[n], kernel[w, h]"
+
+
 def _extent(part: Any, grid: Any) -> int:
     if isinstance(part, bool | np.bool_) or not isinstance(part, int | np.integer):
         raise ArgumentTypeError(
             f"the grid {grid!r} holds a {type(part).__name__}",
-            mend="a grid is an int or a tuple of ints: kernel[n], kernel[w, h]",
+            mend=_instead(part),
         )
     if part < 0:
         raise ArgumentValueError(
