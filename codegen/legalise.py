@@ -19,14 +19,13 @@ from typing import Final, NoReturn
 from khaljit.codegen import fused, integers, remainder, rounding, widen
 from khaljit.codegen.atomics import atomics_on_bits
 from khaljit.codegen.caps import ROWS, Caps
-from khaljit.codegen.math.expand import BRANCHING, BRIEFLY, Reduced, expand
+from khaljit.codegen.expanding import Expanding
 from khaljit.codegen.narrow import carry_narrow
 from khaljit.codegen.writing import Writer
-from khaljit.tracer.dtypes import DType, bf16, f16, f32, f64
+from khaljit.tracer.dtypes import DType, f64
 from khaljit.tracer.errors import CapabilityError
-from khaljit.tracer.ir import AtomicAccess, Memory, Region, Space, Trace, Value, values
+from khaljit.tracer.ir import AtomicAccess, Memory, Space, Trace, Value, values
 from khaljit.tracer.ops import MATH, OPS, Op
-from khaljit.tracer.rewriting import Rewriter, Walk
 
 __all__ = ["legalise"]
 
@@ -66,8 +65,35 @@ def legalise(trace: Trace, caps: Caps) -> Trace:
     _check_shared(trace, caps)
     trace = carry_narrow(trace, caps)
     trace = atomics_on_bits(trace, caps)
-    trace = _Elementary(trace, caps).run()
+    fastmath = trace.options.fastmath
+    order = values(trace.body)
+    if any(one.op in MATH and not caps.takes(one.op, one.type, fastmath) for one in order):
+        from khaljit.codegen.functions import expand_functions  # a library, for who needs it
+
+        trace = expand_functions(trace, caps)
+        order = values(trace.body)
+    if all(_is_legal(value, caps, fastmath) for value in order):
+        return trace
     return _Operations(trace, caps).run()
+
+
+def _is_legal(value: Value, caps: Caps, fastmath: bool) -> bool:
+    """Whether a value may stay as it is."""
+    op, dtype, args = value.op, value.dtype, value.args
+    if dtype is not None and dtype not in caps.dtypes:
+        return False
+    if op is Op.CAST:
+        return args[0].dtype is dtype or (args[0].dtype, dtype) in caps.casts
+    if isinstance(value.attr, AtomicAccess):
+        return (value.attr.kind, dtype) in caps.atomics
+    return OPS[op].result is None or _is_taken(op, args, caps, fastmath)
+
+
+def _is_taken(op: Op, args: tuple[Value, ...], caps: Caps, fastmath: bool) -> bool:
+    """Whether a target takes an operation that has a typing rule."""
+    if op in _SHIFTS and not caps.total_shifts and not integers.in_width(args[1]):
+        return False
+    return caps.takes(op, args[1 if op is Op.SELECT else 0].type, fastmath)
 
 
 def _check_workgroup(trace: Trace, caps: Caps) -> None:
@@ -102,62 +128,7 @@ def _check_shared(trace: Trace, caps: Caps) -> None:
         )
 
 
-class _Expanding(Rewriter):
-    """Expands operations, some into control flow.
-
-    Control flow stands in a region, and so do the values it gives: when that region closes, what
-    was built in it is forgotten, and a use elsewhere builds it again.
-    """
-
-    def __init__(self, trace: Trace, caps: Caps) -> None:
-        super().__init__(trace)
-        self.caps: Final = caps
-        self.branches = 0  # expansions into control flow so far
-
-    def region(self, region: Region) -> Walk[Region]:
-        branches, known = self.branches, len(self.values)
-        closed = yield super().region(region)
-        if self.branches > branches:
-            while len(self.values) > known:
-                self.values.popitem()
-        result: Region = closed
-        return result
-
-
-class _Elementary(_Expanding):
-    """Expands the elementary functions."""
-
-    def __init__(self, trace: Trace, caps: Caps) -> None:
-        super().__init__(trace, caps)
-        self.reduced: Final[Reduced] = {}
-
-    def region(self, region: Region) -> Walk[Region]:
-        known = len(self.reduced)
-        closed = yield super().region(region)
-        while len(self.reduced) > known:
-            self.reduced.popitem()
-        result: Region = closed
-        return result
-
-    def pure(self, value: Value, args: tuple[Value, ...]) -> Value:
-        fastmath = self.trace.options.fastmath
-        if value.op not in MATH or self.caps.takes(value.op, value.type, fastmath):
-            return self.copy(value, args)
-        if value.dtype in (f16, bf16):  # taken by the target, yet its functions are those of f32
-            wide = tuple(self.builder.cast(arg, f32) for arg in args)
-            return self.builder.cast(self._expanded(value.op, wide), value.type)
-        return self._expanded(value.op, args)
-
-    def _expanded(self, op: Op, args: tuple[Value, ...]) -> Value:
-        # Around the short branches of f64, ptxas spills.
-        briefly = args[0].dtype is f32 and not self.caps.vectors
-        branching = BRANCHING if briefly else BRANCHING - BRIEFLY
-        self.branches += op in branching
-        fastmath = self.trace.options.fastmath
-        return expand(self.builder, op, args, fastmath, branching, self.reduced)
-
-
-class _Operations(_Expanding):
+class _Operations(Expanding):
     """Expands what else the row lacks, and refuses what has no expansion."""
 
     def __init__(self, trace: Trace, caps: Caps) -> None:
@@ -186,20 +157,20 @@ class _Operations(_Expanding):
                     self._refuse(f"cast from {args[0].type.name}", dtype)
                 return widen.cast(self.write, args[0], dtype)
             return self.builder.cast(args[0], dtype)
+        if _is_taken(op, args, self.caps, self.trace.options.fastmath):
+            return self.builder.pure(op, args)
         works_in = args[1 if op is Op.SELECT else 0].type
-        expansion = None
+        expansion: _Expansion | None
         if op in _SHIFTS and not self.caps.total_shifts and not integers.in_width(args[1]):
             expansion = _SHIFTS[op]
-        elif not self.caps.takes(op, works_in, self.trace.options.fastmath):
-            if works_in in widen.NARROW:
-                return widen.computed(self.write, op, args)
+        elif works_in in widen.NARROW:
+            return widen.computed(self.write, op, args)
+        else:
             expansion = (_FLOAT if works_in.is_float else _INTEGER).get(op)
-            if expansion is None:
-                self._refuse(op.value, works_in)
-            if expansion is fused.fma and f64 not in self.caps.dtypes:
-                expansion = fused.fma_in_integers
         if expansion is None:
-            return self.builder.pure(op, args)
+            self._refuse(op.value, works_in)
+        if expansion is fused.fma and f64 not in self.caps.dtypes:
+            expansion = fused.fma_in_integers
         self.branches += expansion in _LOOPS
         return expansion(self.write, *args)
 

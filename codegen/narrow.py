@@ -36,7 +36,7 @@ from khaljit.codegen.rounding import (
 )
 from khaljit.codegen.writing import Writer
 from khaljit.tracer.dtypes import DType, bf16, bool_, f16, f32, f64, u16, u32
-from khaljit.tracer.ir import AtomicAccess, Element, Memory, ScalarParam, Trace, Value
+from khaljit.tracer.ir import AtomicAccess, Element, Memory, ScalarParam, Trace, Value, values
 from khaljit.tracer.ops import COMPARISONS, Op
 from khaljit.tracer.rewriting import Rewriter
 
@@ -51,7 +51,19 @@ _MOVES: Final = frozenset(
 def carry_narrow(trace: Trace, caps: Caps) -> Trace:
     """Rewrite what a lowered trace does with 16-bit floats that the target does not select."""
     carried = frozenset(t for t in (f16, bf16) if not caps.takes(Op.SELECT, t))
-    return _Narrow(trace, caps, carried).run() if carried else trace
+    return _Narrow(trace, caps, carried).run() if carried and _holds(trace, carried) else trace
+
+
+def _holds(trace: Trace, dtypes: frozenset[DType]) -> bool:
+    """Whether a trace has anything to do with some types."""
+    order = values(trace.body)
+    memories = [array.memory for array in trace.arrays]
+    memories += [value.attr for value in order if isinstance(value.attr, Memory)]
+    return (
+        any(scalar.dtype in dtypes for scalar in trace.scalars)
+        or any(value.dtype in dtypes for value in order)
+        or any(dtype in dtypes for memory in memories for _, dtype in memory.element.leaves)
+    )
 
 
 class _Narrow(Rewriter):

@@ -113,7 +113,7 @@ class Builder:
             return found
         if info.arity is not None and info.arity != len(args):
             raise TypingError(f"{op.value} takes {info.arity} operands, not {len(args)}")
-        result = dtype if info.result is None else info.result(*(arg.type for arg in args))
+        result = dtype if info.result is None else info.result(*[arg.type for arg in args])
         value = Value(op, result, args, attr, (), self.at)
         self._interned[key] = value
         return value

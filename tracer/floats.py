@@ -11,11 +11,12 @@ NumPy has neither bfloat16 nor fma. Laws of this file:
 
 from __future__ import annotations
 
-from fractions import Fraction
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 __all__ = [
     "Array",
@@ -33,7 +34,7 @@ __all__ = [
     "saturate",
 ]
 
-Array: TypeAlias = NDArray[Any]
+Array: TypeAlias = "NDArray[Any]"
 
 _NAN: Final = np.float32("nan")
 
@@ -181,6 +182,8 @@ def _fma_in_range(a: Array, b: Array, c: Array, product: Array) -> Array:
 
 def _fma_exact(a: float, b: float, c: float) -> float:
     """a * b + c of finite non-zero numbers through rationals, for the ends of the range."""
+    from fractions import Fraction  # with decimal, for the few
+
     exact = Fraction(a) * Fraction(b) + Fraction(c)
     if not exact:
         return 0.0

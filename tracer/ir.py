@@ -415,13 +415,14 @@ def values(top: Region) -> list[Value]:
     seen: set[Value] = set()
     order: list[Value] = []
     for effect in effects(top):
-        stack = [(effect, False)]
+        stack = [effect]
         while stack:
-            value, ready = stack.pop()
-            if ready:
-                order.append(value)
-            elif value not in seen:
+            value = stack[-1]
+            if not seen.issuperset(value.args):
+                stack.extend([arg for arg in reversed(value.args) if arg not in seen])
+                continue
+            stack.pop()
+            if value not in seen:
                 seen.add(value)
-                stack.append((value, True))
-                stack.extend((arg, False) for arg in reversed(value.args) if arg not in seen)
+                order.append(value)
     return order

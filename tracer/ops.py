@@ -176,9 +176,11 @@ class OpInfo:
 
 def _same(*types: DType) -> DType:
     """All operands have one type, and so has the result."""
-    if any(t is not types[0] for t in types):
-        raise TypingError(f"operands differ: {', '.join(t.name for t in types)}")
-    return types[0]
+    first = types[0]
+    for other in types:
+        if other is not first:
+            raise TypingError(f"operands differ: {', '.join(t.name for t in types)}")
+    return first
 
 
 def _number(*types: DType) -> DType:

@@ -5,8 +5,9 @@ A pass is a `Rewriter` that overrides what it changes; what it leaves alone is c
 * Every value of the old trace is rebuilt once, operands before users, so a pass is linear in the
   size of the trace. Chains of operations are followed without recursion.
 * Regions nest as deep as the user likes. Methods that walk them are therefore written as
-  generators that yield the walk of a nested region and are sent its outcome; `drive` keeps the
-  stack of suspended walks in a list, so no depth raises RecursionError.
+  generators: they yield the walk of a nested ``if`` or ``loop`` and are sent its outcome; `drive`
+  keeps the stack of suspended walks in a list, so no depth raises RecursionError. What is no
+  deeper is walked by ``yield from``, which goes past `drive`.
 * A new value takes the source site of the old value that it was built for.
 """
 
@@ -91,15 +92,15 @@ class Rewriter:
     def if_(self, value: Value) -> Walk[tuple[Value, ...]]:
         """Build what an ``if`` becomes; gives what stands for its results."""
         condition = self.value(value.args[0])
-        then = yield self.region(value.regions[0])
-        orelse = yield self.region(value.regions[1])
+        then = yield from self.region(value.regions[0])
+        orelse = yield from self.region(value.regions[1])
         self.builder.at = value.at
         return self.branch(condition, then, orelse)
 
     def loop(self, value: Value) -> Walk[tuple[Value, ...]]:
         """Build what a ``loop`` becomes; gives what stands for its results."""
         initial = self.all(value.args)
-        body = yield self.region(value.regions[0])
+        body = yield from self.region(value.regions[0])
         self.builder.at = value.at
         return self.builder.loop(initial, body, self.types(value))
 
@@ -133,12 +134,12 @@ class Rewriter:
         """Rebuild a region as a region of its own."""
         params = self.builder.open([self.dtype(param.type) for param in region.params])
         self.values.update(zip(region.params, params, strict=True))
-        yield self.contents(region)
+        yield from self.contents(region)
         return self.builder.close()
 
     def contents(self, region: Region) -> Walk[None]:
         """Rebuild a region's effects and its end into the innermost open region."""
-        yield self.body(region)
+        yield from self.body(region)
         if not self.builder.ended:
             self.end(region.end)
 
@@ -173,7 +174,7 @@ class Rewriter:
 
     def all(self, values: Iterable[Value]) -> tuple[Value, ...]:
         """The new values for some old ones."""
-        return tuple(self.value(value) for value in values)
+        return tuple(map(self.value, values))
 
     def value(self, value: Value) -> Value:
         """The new value for an old one."""
@@ -184,18 +185,17 @@ class Rewriter:
         stack = [value]
         while stack:
             top = stack[-1]
-            if top in known:
-                stack.pop()
-                continue
             if top.op is Op.RESULT:
                 assert isinstance(top.attr, int)
-                known[top] = self.results[top.args[0]][top.attr]
+                known[stack.pop()] = self.results[top.args[0]][top.attr]
                 continue
-            missing = [arg for arg in top.args if arg not in known]
-            if missing:
-                stack.extend(reversed(missing))
+            args: tuple[Any, ...] = tuple(map(known.get, top.args))
+            if None in args:
+                stack.extend([arg for arg in reversed(top.args) if arg not in known])
                 continue
-            assert not top.is_effect, f"{top} is used where it does not exist"
-            self.builder.at = top.at
-            known[top] = self.pure(top, tuple(known[arg] for arg in top.args))
+            stack.pop()
+            if top not in known:
+                assert not OPS[top.op].effect, f"{top} is used where it does not exist"
+                self.builder.at = top.at
+                known[top] = self.pure(top, args)
         return known[value]

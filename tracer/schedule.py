@@ -34,9 +34,11 @@ class Schedule:
     Attributes:
         items: for each region its pure values and effects in the order in which they are
             computed; without the region's end and without what needs no code (`CODELESS`).
+        order: every value, as `values` gives them.
     """
 
     items: dict[Region, tuple[Value, ...]]
+    order: list[Value]
 
 
 def schedule(trace: Trace) -> Schedule:
@@ -59,7 +61,8 @@ def schedule(trace: Trace) -> Schedule:
         for operand in value.args:
             if operand not in stands:
                 uses.setdefault(operand, []).append(use)
-    return Schedule({place.region: _merge(place.region, before[place]) for place in tree})
+    items = {place.region: _merge(place.region, before[place]) for place in tree}
+    return Schedule(items, order)
 
 
 def _stands(tree: list[Place]) -> dict[Value, tuple[Place, int]]:

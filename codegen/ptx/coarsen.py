@@ -28,7 +28,7 @@ from typing import Final, final
 
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import DType, bool_, i32, i64
-from khaljit.tracer.ir import Access, Space, Trace, Value, values
+from khaljit.tracer.ir import Access, Space, Trace, Value, effects, values
 from khaljit.tracer.ops import OPS, Op
 from khaljit.tracer.records import dataclass
 
@@ -57,7 +57,7 @@ class _Under:
 
 def coarsen(trace: Trace) -> tuple[Trace, int]:
     """The trace with several invocations to a thread, and how many; one where it is left alone."""
-    if trace.workgroup is not None:
+    if trace.workgroup is not None or any(one.op is Op.LOOP for one in effects(trace.body)):
         return trace, 1
     plan = _Plan(trace)
     found = plan.find()
@@ -93,9 +93,9 @@ class _Plan:
             return None
         work = [value for value in self._computed() if value.args and not value.is_effect]
         ids = {value.attr for value in self._order if value.op is Op.ID}
-        effects = [value for value in self._order if _is_own_effect(value)]
-        wide = [value for value in effects if value.op in (Op.LOAD, Op.STORE)]
-        if len(wide) < len(effects) or ids != {("global", 0)} or len(work) > _MOST_OPERATIONS:
+        own = [value for value in self._order if _is_own_effect(value)]
+        wide = [value for value in own if value.op in (Op.LOAD, Op.STORE)]
+        if len(wide) < len(own) or ids != {("global", 0)} or len(work) > _MOST_OPERATIONS:
             return None
         wide = [value for value in wide if not self._fixed[value.indices[0]]]
         if not wide or not all(map(self._is_wide, wide)):

@@ -12,7 +12,7 @@ from khaljit.codegen.ptx.forms import TYPES, literal
 from khaljit.codegen.ptx.pointers import Plan
 from khaljit.codegen.ptx.writer import Writer
 from khaljit.tracer.dtypes import DType, bf16, bool_, f16, i32, i64
-from khaljit.tracer.ir import Memory, Region, Space, Trace, Value, values
+from khaljit.tracer.ir import Memory, Region, Space, Trace, Value
 from khaljit.tracer.ops import Op
 from khaljit.tracer.records import dataclass
 
@@ -55,6 +55,7 @@ class Code:
         block: where parameters are.
         w: writes the text.
         items: for each region what is computed there, in order.
+        order: every value, operands before users.
         plan: the addresses of accesses.
         groups: accesses that are done by one instruction.
         written: array parameters that are written, the first of each view.
@@ -75,6 +76,7 @@ class Code:
     folded: bool
     block: ParameterBlock
     items: dict[Region, tuple[Value, ...]]
+    order: list[Value]
     plan: Plan
     groups: dict[Value, Group]
     written: frozenset[int]
@@ -91,9 +93,8 @@ class Code:
     turns: Turns | None = None
 
     def __post_init__(self) -> None:
-        order = values(self.trace.body)
-        self.used = frozenset(arg for value in order for arg in value.args)
-        for value in order:
+        self.used = frozenset([arg for value in self.order for arg in value.args])
+        for value in self.order:
             if value.op is Op.RESULT:
                 self.results.setdefault(value.args[0], []).append(value)
 

@@ -72,8 +72,8 @@ class _Writer:
             elif item.op is Op.LOOP:
                 if not (yield self._loop(item)):
                     return False
-            elif item.is_effect:
-                _EFFECTS[item.op](code, item)
+            elif (effect := _EFFECTS.get(item.op)) is not None:
+                effect(code, item)
             else:
                 self._pure(item)
         return self._end(region.end)
@@ -176,7 +176,7 @@ class _Writer:
         w.moves(self._yielded(node, bare))
         after = w.label()
         w.branch(test, after, yes=skips)
-        yield self._arm(node, full)
+        yield from self._arm(node, full)
         w.open(after)
         return True
 
@@ -184,16 +184,16 @@ class _Writer:
         w, (then, orelse) = self.code.w, node.regions
         other, after = w.label(), w.label()
         w.branch(test, other, yes=not holds)
-        first: bool = yield self._arm(node, then)
+        first = yield from self._arm(node, then)
         if first:
             w.jump(after)
         w.open(other)
-        second: bool = yield self._arm(node, orelse)
+        second = yield from self._arm(node, orelse)
         w.open(after)
         return first or second
 
     def _arm(self, node: Value, arm: Region) -> Walk[bool]:
-        reached: bool = yield self.region(arm)
+        reached = yield from self.region(arm)
         if reached:
             self.code.w.moves(self._yielded(node, arm))
         return reached
@@ -235,7 +235,7 @@ class _Writer:
         loop = _Loop(node, w.label(), w.label(), carried, steps)
         self._loops.append(loop)
         w.open(loop.head)
-        yield self.region(body)
+        yield from self.region(body)
         self._loops.pop()
         if ends:
             w.open(loop.exit)

@@ -12,6 +12,7 @@ fastest. A `resident` one takes any number of blocks along x, and reads the coun
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final, final
 
 from khaljit.codegen.layout import ParameterBlock
@@ -29,7 +30,7 @@ from khaljit.codegen.ptx.resident import start_turns, stop_turns
 from khaljit.codegen.ptx.signs import keep_signs
 from khaljit.codegen.ptx.strips import strip_loops
 from khaljit.codegen.ptx.trips import count_trips
-from khaljit.tracer.ir import Trace, effects, values
+from khaljit.tracer.ir import Trace, Value, effects
 from khaljit.tracer.ops import Op
 from khaljit.tracer.schedule import schedule
 
@@ -71,8 +72,9 @@ class PtxEmitter:
         trace = strip_loops(trace)
         if self.architecture.has_extremes_of_three:
             trace = keep_signs(trace)
-        shape = trace.workgroup or _chosen_shape(trace)
-        items = schedule(trace).items
+        scheduled = schedule(trace)
+        items, order = scheduled.items, scheduled.order
+        shape = trace.workgroup or _chosen_shape(order)
         plan = plan_pointers(trace, items)
         code = Code(
             trace=trace,
@@ -80,6 +82,7 @@ class PtxEmitter:
             folded=self.folded,
             block=ParameterBlock.of(trace),
             items=items,
+            order=order,
             plan=plan,
             groups=find_groups(trace, plan),
             written=writes(trace),
@@ -103,11 +106,10 @@ class PtxEmitter:
         )
 
 
-def _chosen_shape(trace: Trace) -> tuple[int, int, int]:
+def _chosen_shape(order: Iterable[Value]) -> tuple[int, int, int]:
     """A block for a kernel that cannot see it."""
     plane = any(
-        value.op is Op.ID and isinstance(value.attr, tuple) and value.attr[1] > 0
-        for value in values(trace.body)
+        value.op is Op.ID and isinstance(value.attr, tuple) and value.attr[1] > 0 for value in order
     )
     return _TILE if plane else _LINE
 

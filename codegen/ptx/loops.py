@@ -61,19 +61,15 @@ def varying(body: Region) -> set[Value]:
     inside = set(body.params)
     inside.update(effects(body))
     stack = [arg for effect in effects(body) for arg in effect.args]
-    order: list[Value] = []
     seen: set[Value] = set()
     while stack:
         value = stack[-1]
-        missing = [arg for arg in value.args if arg not in seen]
-        if value in seen or not missing:
-            stack.pop()
-            if value not in seen:
-                seen.add(value)
-                order.append(value)
-        else:
-            stack.extend(missing)
-    for value in order:
-        if any(arg in inside for arg in value.args):
-            inside.add(value)
+        if not seen.issuperset(value.args):
+            stack.extend([arg for arg in value.args if arg not in seen])
+            continue
+        stack.pop()
+        if value not in seen:
+            seen.add(value)
+            if not inside.isdisjoint(value.args):
+                inside.add(value)
     return inside

@@ -18,7 +18,7 @@ from khaljit.codegen.ptx.forms import TYPES
 from khaljit.codegen.ptx.pointers import ACCESSES, Carried, Pointer
 from khaljit.tracer.build import constant
 from khaljit.tracer.dtypes import DType, bool_, i32, u32
-from khaljit.tracer.ir import Memory, Space, Value, values
+from khaljit.tracer.ir import Memory, Space, Value, effects
 from khaljit.tracer.ops import Op
 from khaljit.tracer.uniformity import Scope, Uniformity, analyse
 
@@ -50,7 +50,7 @@ _SHORT: Final = frozenset({Space.SHARED})
 def declare_memories(code: Code) -> int:
     """Declare every memory that is used; gives the bytes of shared memory."""
     found: dict[tuple[Space, int], Memory] = {}
-    for value in values(code.trace.body):
+    for value in effects(code.trace.body):
         if value.op in ACCESSES:
             found.setdefault((value.memory.space, value.memory.number), value.memory)
     room, uniformity = _CONSTANT_BYTES, None
@@ -71,7 +71,7 @@ def _declare_table(code: Code, memory: Memory, room: int, uniformity: Uniformity
     size = max(len(memory.data), 1)
     uniform = size <= room and all(
         uniformity.scope[value.indices[0]] <= Scope.SUBGROUP
-        for value in values(code.trace.body)
+        for value in effects(code.trace.body)
         if value.op is Op.LOAD and value.memory == memory
     )
     key, name = (memory.space, memory.number), f"table{memory.number}"

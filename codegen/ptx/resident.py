@@ -19,7 +19,7 @@ from typing import Final, final
 from khaljit.codegen.ptx.code import FULL_WARP, Code, Turns
 from khaljit.codegen.ptx.writer import Writer
 from khaljit.tracer.dtypes import index_reach
-from khaljit.tracer.ir import Space, values
+from khaljit.tracer.ir import Space
 from khaljit.tracer.ops import Op
 from khaljit.tracer.records import dataclass
 
@@ -112,7 +112,7 @@ def _apart(w: Writer, number: str, x: str, y: str) -> tuple[str, str, str]:
 
 def _meet(code: Code) -> None:
     """Wait for those that the next workgroup must not overtake."""
-    order = values(code.trace.body)
+    order = code.order
     kinds = {value.attr for value in order if value.op is Op.BARRIER}
     shared = any(
         value.op in (Op.LOAD, Op.STORE, Op.ATOMIC) and value.memory.space is Space.SHARED

@@ -24,9 +24,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
+from khaljit.tracer.build import constant
 from khaljit.tracer.ir import Access, Trace, Value
 from khaljit.tracer.ops import Op
-from khaljit.tracer.passes.exits import find_exits
+from khaljit.tracer.passes.exits import Exits, find_exits
 from khaljit.tracer.passes.linear import Linear, Prover
 from khaljit.tracer.passes.paths import PathRewriter
 from khaljit.tracer.rewriting import Walk
@@ -59,7 +60,7 @@ class _Bounds(PathRewriter):
         self._given_up: Final = given_up
         self._claiming: Final = claiming
         self._prover: Final = Prover(trace, self.builder)
-        self._owners: Final = find_exits(trace.body).owners
+        self._exits: Final = find_exits(trace.body)
         # By loop and position: the invariants, as functions of the carried value's form.
         self._claims: Final[dict[tuple[Value, int], list[tuple[_Claim, int, Linear]]]] = {}
 
@@ -76,9 +77,9 @@ class _Bounds(PathRewriter):
 
     def if_(self, value: Value) -> Walk[tuple[Value, ...]]:
         decided = self._prover.decides(self.value(value.args[0]))
-        results = yield super().if_(value) if decided is None else self.taken(value, decided)
-        reached: tuple[Value, ...] = results
-        return reached
+        if decided is not None:
+            return (yield from self.taken(value, decided))
+        return (yield from super().if_(value))
 
     # Accesses.
 
@@ -121,7 +122,7 @@ class _Bounds(PathRewriter):
         for position, (param, start) in enumerate(zip(params, initial, strict=True)):
             if self._claiming and param.type.is_integer:
                 self._claim(value, position, param, start)
-        yield self.contents(region)
+        yield from self.contents(region)
         self.forget(mark)
         self.builder.at = value.at
         return self.builder.loop(initial, self.builder.close(), self.types(value))
@@ -134,15 +135,16 @@ class _Bounds(PathRewriter):
         if self._prover.proves(first):
             forms.append((1, Linear(0)))
         claims = self._claims.setdefault((loop, position), [])
+        counts = _counts(loop, position, self._exits)
         for number, (sign, rest) in enumerate(forms):
             claim = (loop, position, number)
-            if claim not in self._given_up:
+            if claim not in self._given_up and counts * sign >= 0:
                 claims.append((claim, sign, rest))
                 self._prover.axioms.setdefault(param, []).append(own.times(sign).plus(rest))
 
     def end(self, value: Value) -> None:
         if value.op is Op.CONTINUE:
-            loop = self._owners[value]
+            loop = self._exits.owners[value]
             for position, old in enumerate(value.args):
                 for claim, sign, rest in self._claims.get((loop, position), ()):
                     if not self._keeps(self.value(old), sign, rest):
@@ -153,3 +155,16 @@ class _Bounds(PathRewriter):
         """Whether an invariant holds of the value that the next iteration starts with."""
         forms = (self._prover.form(carried), self._prover.atom(carried))
         return any(self._prover.proves(form.times(sign).plus(rest)) for form in forms)
+
+
+def _counts(loop: Value, position: int, exits: Exits) -> int:
+    """Which way a carried value counts: by a number above or below 0, else 0.
+
+    Only to save a round: the invariant that it breaks would be given up after the first.
+    """
+    param = loop.regions[0].params[position]
+    for end in exits.ends.get(loop, ()):
+        following = end.args[position] if end.op is Op.CONTINUE else param
+        if following.op is Op.ADD and following.args[0] is param:
+            return int(constant(following.args[1]) or 0)
+    return 0

@@ -23,7 +23,7 @@ from typing import Final
 
 from khaljit.tracer.ir import Region, Trace, Value
 from khaljit.tracer.nesting import is_unreachable
-from khaljit.tracer.ops import Op
+from khaljit.tracer.ops import ENDS, Op
 from khaljit.tracer.passes.exits import Exits, find_exits
 from khaljit.tracer.rewriting import Rewriter, Walk
 
@@ -34,7 +34,8 @@ _KEPT: Final = frozenset({Op.STORE, Op.ATOMIC, Op.BARRIER, Op.PRINT, Op.ASSERT})
 
 def dead(trace: Trace) -> Trace:
     """Keep only what the kernel's effects depend on."""
-    return _Dead(trace).run()
+    dropping = _Dead(trace)
+    return trace if dropping.keeps_all() else dropping.run()
 
 
 class _Liveness:
@@ -99,9 +100,8 @@ class _Liveness:
 class _Dead(Rewriter):
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
-        exits = find_exits(trace.body)
-        self._live: Final = _Liveness(exits).live
-        self._owners: Final = exits.owners
+        self._exits: Final = find_exits(trace.body)
+        self._live: Final = _Liveness(self._exits).live
         # By if or loop: the positions of the results and parameters that are needed.
         self._kept_results: Final[dict[Value, list[int]]] = {}
         self._kept_params: Final[dict[Value, list[int]]] = {}
@@ -109,15 +109,29 @@ class _Dead(Rewriter):
             if value.op is Op.RESULT and isinstance(value.attr, int):
                 self._kept_results.setdefault(value.args[0], []).append(value.attr)
             elif value.op is Op.PARAM and isinstance(value.attr, int):
-                self._kept_params.setdefault(self._owners[value], []).append(value.attr)
+                self._kept_params.setdefault(self._exits.owners[value], []).append(value.attr)
         for positions in (*self._kept_results.values(), *self._kept_params.values()):
             positions.sort()
+
+    def keeps_all(self) -> bool:
+        """Whether nothing is dropped."""
+        for effect in self._exits.around:
+            if effect.op in ENDS:
+                continue
+            if effect not in self._live:
+                return False
+            results, params = self._kept_results.get(effect, ()), self._kept_params.get(effect, ())
+            if effect.regions and len(results) < len(self.types(effect)):
+                return False
+            if len(params) < sum(len(region.params) for region in effect.regions):
+                return False
+        return True
 
     def keeps(self, value: Value) -> bool:
         return value in self._live
 
     def if_(self, value: Value) -> Walk[tuple[Value, ...]]:
-        results: tuple[Value, ...] = yield super().if_(value)
+        results = yield from super().if_(value)
         return self._spread(value, results)
 
     def loop(self, value: Value) -> Walk[tuple[Value, ...]]:
@@ -125,7 +139,7 @@ class _Dead(Rewriter):
         initial = self.all(value.args[k] for k in params)
         region = value.regions[0]
         trimmed = Region(tuple(region.params[k] for k in params), region.body, region.end)
-        body = yield self.region(trimmed)
+        body = yield from self.region(trimmed)
         self.builder.at = value.at
         types = self.types(value)
         kept = tuple(types[k] for k in self._kept_results.get(value, []))
@@ -142,7 +156,7 @@ class _Dead(Rewriter):
         return tuple(spread)
 
     def end(self, value: Value) -> None:
-        owner = self._owners.get(value)
+        owner = self._exits.owners.get(value)
         args: tuple[Value, ...] = ()
         if owner is not None and value.op is not Op.RETURN:
             kept = self._kept_params if value.op is Op.CONTINUE else self._kept_results

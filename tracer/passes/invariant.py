@@ -13,9 +13,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from khaljit.tracer.ir import Region, Trace, Value
+from khaljit.tracer.ir import Region, Trace, Value, effects
 from khaljit.tracer.ops import Op
-from khaljit.tracer.passes.exits import find_exits
+from khaljit.tracer.passes.exits import Exits, find_exits
 from khaljit.tracer.rewriting import Rewriter, Walk
 
 __all__ = ["invariant"]
@@ -23,34 +23,38 @@ __all__ = ["invariant"]
 
 def invariant(trace: Trace) -> Trace:
     """Carry only what changes."""
-    return _Invariant(trace).run()
+    loops = [effect for effect in effects(trace.body) if effect.op is Op.LOOP]
+    exits = find_exits(trace.body) if loops else Exits()
+    changing = {loop: _changing(loop, exits) for loop in loops}
+    if all(len(kept) == len(loop.regions[0].params) for loop, kept in changing.items()):
+        return trace
+    return _Invariant(trace, exits, changing).run()
+
+
+def _changing(loop: Value, exits: Exits) -> list[int]:
+    """The positions of the carried values that change."""
+    continues = [end for end in exits.ends.get(loop, ()) if end.op is Op.CONTINUE]
+    return [
+        position
+        for position, param in enumerate(loop.regions[0].params)
+        if any(end.args[position] is not param for end in continues)
+    ]
 
 
 class _Invariant(Rewriter):
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, exits: Exits, changing: dict[Value, list[int]]) -> None:
         super().__init__(trace)
-        exits = find_exits(trace.body)
         self._owners: Final = exits.owners
-        # By loop: the positions of the values that change.
-        self._changing: Final[dict[Value, list[int]]] = {}
-        for loop, ends in exits.ends.items():
-            if loop.op is Op.LOOP:
-                params = loop.regions[0].params
-                continues = [end for end in ends if end.op is Op.CONTINUE]
-                self._changing[loop] = [
-                    k
-                    for k, param in enumerate(params)
-                    if any(end.args[k] is not param for end in continues)
-                ]
+        self._changing: Final = changing
 
     def loop(self, value: Value) -> Walk[tuple[Value, ...]]:
         region = value.regions[0]
-        changing = self._changing.get(value, [])
+        changing = self._changing[value]
         initial = self.all(value.args)
         for param, start in zip(region.params, initial, strict=True):
             self.values[param] = start
         carried = Region(tuple(region.params[k] for k in changing), region.body, region.end)
-        body = yield self.region(carried)
+        body = yield from self.region(carried)
         self.builder.at = value.at
         return self.builder.loop(tuple(initial[k] for k in changing), body, self.types(value))
 

@@ -314,9 +314,12 @@ class Prover:
             least += coefficient * (low if coefficient > 0 else high)
         if least >= 0:
             return True
-        if not depth or self._steps > _MOST_STEPS or goal.key() in seen:
+        if not depth or self._steps > _MOST_STEPS:
             return False
-        seen.add(goal.key())
+        key = goal.key()
+        if key in seen:
+            return False
+        seen.add(key)
         for atom, coefficient in goal.terms.items():
             for fact in self._about(atom):
                 part = fact.terms[atom]

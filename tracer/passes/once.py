@@ -19,9 +19,9 @@ a branch go on, it would have to be put in two places; that loop is left as it i
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
-from khaljit.tracer.ir import Region, Trace, Value
+from khaljit.tracer.ir import Region, Trace, Value, effects
 from khaljit.tracer.ops import Op
 from khaljit.tracer.records import dataclass
 from khaljit.tracer.rewriting import Rewriter, Walk
@@ -31,7 +31,12 @@ __all__ = ["once"]
 
 def once(trace: Trace) -> Trace:
     """Turn blocks into branches where nothing has to be duplicated."""
-    return _Once(trace).run()
+    blocks = {
+        effect: leaving
+        for effect in effects(trace.body)
+        if effect.op is Op.LOOP and (leaving := _leaving(effect.regions[0])) is not None
+    }
+    return _Once(trace, blocks).run() if blocks else trace
 
 
 @final
@@ -46,11 +51,16 @@ class _Rest:
 
 
 class _Once(Rewriter):
+    """``blocks``: the loops that are one, each with the branches in it that hold its breaks."""
+
+    def __init__(self, trace: Trace, blocks: dict[Value, set[Value]]) -> None:
+        super().__init__(trace)
+        self._blocks: Final = blocks
+
     def loop(self, value: Value) -> Walk[tuple[Value, ...]]:
-        leaving = _leaving(value.regions[0])
+        leaving = self._blocks.get(value)
         if leaving is None:
-            results: tuple[Value, ...] = yield super().loop(value)
-            return results
+            return (yield from super().loop(value))
         params = value.regions[0].params
         self.values.update(zip(params, self.all(value.args), strict=True))
         outcome = yield self._flow(value.regions[0], 0, None, leaving)

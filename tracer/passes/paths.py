@@ -51,10 +51,10 @@ class PathRewriter(Rewriter):
         condition = self.value(value.args[0])
         mark = self.mark()
         self.assume(condition, True)
-        then = yield self.region(value.regions[0])
+        then = yield from self.region(value.regions[0])
         self.forget(mark)
         self.assume(condition, False)
-        orelse = yield self.region(value.regions[1])
+        orelse = yield from self.region(value.regions[1])
         self.forget(mark)
         self.builder.at = value.at
         results = self.joined(condition, then, orelse)
@@ -70,7 +70,7 @@ class PathRewriter(Rewriter):
     def taken(self, value: Value, truth: bool) -> Walk[tuple[Value, ...]]:
         """The arm of an ``if`` whose condition is known, in place of the ``if``."""
         arm = value.regions[0 if truth else 1]
-        yield self.body(arm)
+        yield from self.body(arm)
         if self.builder.ended:
             return ()
         if arm.end.op is Op.YIELD:
@@ -80,7 +80,6 @@ class PathRewriter(Rewriter):
 
     def loop(self, value: Value) -> Walk[tuple[Value, ...]]:
         mark = self.mark()
-        results = yield super().loop(value)
+        results = yield from super().loop(value)
         self.forget(mark)
-        built: tuple[Value, ...] = results
-        return built
+        return results

@@ -38,7 +38,13 @@ PIPELINE: Final[tuple[Callable[[Trace], Trace], ...]] = (
 
 
 def optimise(trace: Trace) -> Trace:
-    """Run all passes over a canonical trace; gives a lowered one."""
+    """Run all passes over a canonical trace; gives a lowered one.
+
+    A pass gives back the trace itself where it changes nothing, and finds nothing to do in what it
+    made itself; so what nothing has changed since its last turn is not gone through again.
+    """
+    made: dict[Callable[[Trace], Trace], Trace] = {}
     for step in PIPELINE:
-        trace = step(trace)
+        if made.get(step) is not trace:
+            trace = made[step] = step(trace)
     return trace

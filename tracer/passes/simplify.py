@@ -33,15 +33,25 @@ RULE_FILES: Final = (rules_arithmetic, rules_logic)
 
 def simplify(trace: Trace) -> Trace:
     """Give every pure value its simplest form."""
-    return _Simplify(trace).run()
+    simplifying = _Simplify(trace)
+    simple = simplifying.run()
+    return simple if simplifying.changed else trace
 
 
 class _Simplify(Rewriter):
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
         self.maker: Final = Maker(self.builder, trace.index_bits)
+        self.changed = False
 
     def pure(self, value: Value, args: tuple[Value, ...]) -> Value:
+        simple = self._simple(value, args)
+        self.changed |= (
+            simple.op is not value.op or simple.attr != value.attr or simple.args != args
+        )
+        return simple
+
+    def _simple(self, value: Value, args: tuple[Value, ...]) -> Value:
         if value.op is Op.SHAPE and value.memory.space is Space.ARRAY:
             first = self.trace.arrays[value.memory.number].same_shape
             memory = self.builder.memory(self.trace.arrays[first].memory)

@@ -25,7 +25,7 @@ from operator import ge, gt, le, lt
 from typing import Final, final
 
 from khaljit.tracer.build import constant
-from khaljit.tracer.ir import Region, Trace, Value
+from khaljit.tracer.ir import Region, Trace, Value, effects
 from khaljit.tracer.ops import Op
 from khaljit.tracer.passes.exits import Exits, find_exits
 from khaljit.tracer.records import dataclass
@@ -49,7 +49,16 @@ _COMPARISONS: Final[dict[Op, Callable[[int, int], bool]]] = {
 
 def unroll(trace: Trace) -> Trace:
     """Unroll what is small enough."""
-    return _Unroll(trace).run()
+    loops = [effect for effect in effects(trace.body) if effect.op is Op.LOOP]
+    if not loops:
+        return trace
+    exits = find_exits(trace.body)
+    found = {
+        loop: counted
+        for loop in loops
+        if (counted := _counted(loop, exits, trace.index_bits)) is not None
+    }
+    return _Unroll(trace, found).run() if found else trace
 
 
 @final
@@ -62,22 +71,21 @@ class _Counted:
 
 
 class _Unroll(Rewriter):
-    def __init__(self, trace: Trace) -> None:
+    def __init__(self, trace: Trace, found: dict[Value, _Counted]) -> None:
         super().__init__(trace)
-        self._exits: Final = find_exits(trace.body)
+        self._found: Final = found
 
     def loop(self, value: Value) -> Walk[tuple[Value, ...]]:
-        counted = _counted(value, self._exits, self.trace.index_bits)
+        counted = self._found.get(value)
         if counted is None:
-            results: tuple[Value, ...] = yield super().loop(value)
-            return results
+            return (yield from super().loop(value))
         region = value.regions[0]
         carried = self.all(value.args)
         copied = Region((), region.body[1:], region.end)
         for _ in range(counted.trips):
             known = len(self.values)
             self.values.update(zip(region.params, carried, strict=True))
-            yield self.body(copied)
+            yield from self.body(copied)
             if self.builder.ended:
                 return ()
             carried = self.all(region.end.args)
