@@ -155,6 +155,7 @@ class FakeDriver:
         self._functions: list[str] = []  # their text, by handle
         self._made: list[object] = []
         self._executables: dict[int, dict[_Node, Callable[[], None]]] = {}
+        self._bodies: list[list[_Node]] = []  # of loops and branches
         self._sources: dict[int, list[_Node]] = {}  # that executable graphs were made of
 
     def __getattribute__(self, name: str) -> Any:
@@ -507,6 +508,7 @@ class FakeDriver:
         node.loops = conditional.type == "CU_GRAPH_COND_TYPE_WHILE"
         assert node.body is not None
         conditional.phGraph_out = [node.body]
+        self._bodies.append(node.body)
         graph.append(node)
         return 0, node
 
@@ -569,5 +571,6 @@ class FakeDriver:
         return (0,)
 
     def cuGraphDestroy(self, graph: list[_Node]) -> Any:
+        assert not any(graph is body for body in self._bodies)  # they go with their nodes
         graph.clear()
         return (0,)

@@ -392,3 +392,11 @@ def test_a_body_that_the_driver_refuses_leaves_the_capture_usable(
         add[8](x, 1)
     graph.launch()
     assert (x.numpy() == 2).all()
+
+
+def test_a_graph_that_fails_in_a_body_is_destroyed_whole(gpu: CudaDevice, fake: FakeDriver) -> None:
+    flag = gpu.full(1, 1, kj.i32)
+    graph, before = gpu.capture(), fake.calls["cuGraphDestroy"]
+    with pytest.raises(ZeroDivisionError), graph, graph.while_(flag), graph.if_(flag):
+        add[1](flag, 1 // flag.offset)
+    assert fake.calls["cuGraphDestroy"] == before + 1

@@ -300,3 +300,18 @@ def test_an_unknown_library_orders_its_work_before_ours(gpu: CudaDevice) -> None
     double[9](foreign)
     assert foreign.streams == [gpu.own.handle]
     assert (foreign.array.numpy() == 2 * np.arange(9)).all()
+
+
+def test_an_array_of_another_library_is_a_flag_of_graphs(gpu: CudaDevice, fake: FakeDriver) -> None:
+    left = on_gpu(gpu, fake, np.array([3], np.int32), fake.new_stream())
+    x = gpu.zeros(4, kj.i32)
+
+    @kj.jit
+    def count(x: kj.Array1[kj.i32], left: kj.Array1[kj.i32]) -> None:
+        x[0] += 1
+        left[0] -= 1
+
+    with gpu.capture() as graph, graph.while_(left):
+        count[1](x, left)
+    graph.launch()
+    assert x.numpy()[0] == 3

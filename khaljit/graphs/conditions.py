@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from khaljit.arrays import Array
+from khaljit.exchange import adopt
 from khaljit.graphs.capture import capture_of
 from khaljit.graphs.nodes import UNBOUNDED, ConditionalNode
 from khaljit.tracer.dtypes import bool_, i32, u32
@@ -29,9 +30,10 @@ def conditional(statement: str, graph: Graph, flag: Any, limit: int | None) -> C
             at=user_site(),
             mend="use it inside: with device.capture() as graph: ...",
         )
+    given, flag = flag, flag if isinstance(flag, Array) else adopt(flag)
     if not isinstance(flag, Array):
         raise ArgumentTypeError(
-            f"graph.{statement} got a {type(flag).__name__} as its flag",
+            f"graph.{statement} got a {type(given).__name__} as its flag",
             mend="pass an array that kernels write: device.zeros(1, kj.i32)",
         )
     if flag.device is not device:
