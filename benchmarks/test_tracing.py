@@ -1,8 +1,9 @@
-"""What tracing costs: it happens in every process, whatever the cache holds.
+"""What tracing costs, which happens in every process, whatever the cache holds; and what making
+code of a trace does, which happens once, short of machine code.
 
 Stages: recording, the canonical text, and the key. An ordinary kernel must take less than two
 milliseconds over all three, one of 5,000 operations less than 200: of the processor's time, which
-other processes hardly disturb.
+other processes hardly disturb. The matrix product must be PTX in less than five, from recording on.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
 import khaljit as kj
-from khaljit.devices import current_device
+from benchmarks.kernels import matmul, nbody_vec3, saxpy
+from khaljit.compiler import canonical_key
+from khaljit.devices import current_device, target
 from khaljit.keying import key_of
 from khaljit.tracer.ir import Trace, values
 from khaljit.tracer.passes.contract import contract
@@ -49,16 +52,16 @@ CASES: Final = {50: (3, 2.0), 5000: (333, 200.0)}
 
 def _stages(operations: int) -> dict[str, Callable[[], object]]:
     kernel = _kernel(CASES[operations][0])
-    target = current_device().target
+    own = current_device().target
     trace: Trace = contract(kernel.trace(SIGNATURE))
 
     def whole() -> object:
-        return key_of(contract(kernel.trace(SIGNATURE)), target)
+        return key_of(contract(kernel.trace(SIGNATURE)), own)
 
     return {
         "record": lambda: kernel.trace(SIGNATURE),
         "text": lambda: canonical(trace),
-        "key": lambda: key_of(trace, target),  # makes the text too
+        "key": lambda: key_of(trace, own),  # makes the text too
         "whole": whole,
     }
 
@@ -80,3 +83,39 @@ def test_tracing(operations: int, stage: str, benchmark: BenchmarkFixture) -> No
         fastest = measured.stats.min
         benchmark.extra_info["us per operation"] = round(1e6 * fastest / count, 2)
         assert stage != "whole" or 1e3 * fastest < CASES[operations][1]
+
+
+# From the canonical trace to a target's code, for kernels as users write them.
+
+KERNELS: Final[dict[Callable[..., None], str]] = {
+    saxpy: "f32[:], f32[:], f32",
+    matmul: "f32[:, :], f32[:, :], f32[:, :]",
+    nbody_vec3: "vec3[:], vec3[:]",
+}
+CODES: Final = {"ptx": "cuda:sm_90", "llvm": "cpu:x86-64-v3", "spirv": "webgpu"}
+
+
+@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("function", KERNELS, ids=lambda function: function.__name__)
+def test_code(function: Callable[..., None], code: str, benchmark: BenchmarkFixture) -> None:
+    chosen = target(CODES[code])
+    trace, _ = canonical_key(_plain(function).trace(KERNELS[function]), chosen)
+    benchmark.group = f"code of {function.__name__}"
+    benchmark(chosen.show, trace, code)
+
+
+def test_record_to_ptx(benchmark: BenchmarkFixture) -> None:
+    kernel, chosen = _plain(matmul), target(CODES["ptx"])
+
+    def whole() -> str:
+        trace, _ = canonical_key(kernel.trace(KERNELS[matmul]), chosen)
+        return chosen.show(trace, "ptx")
+
+    benchmark(whole)
+    measured: Any = benchmark.stats
+    assert measured is None or 1e3 * measured.stats.min < 5.0
+
+
+def _plain(function: Callable[..., None]) -> Any:
+    make: Any = kj.jit
+    return make(function)

@@ -77,15 +77,35 @@ class DType:
         bits: width; 0 for ``index``, which has none until a signature gives it one; a ``bool``
             is one byte in memory and one bit of information, and counts as 8.
         numpy: the NumPy dtype of the same memory; uint16 for bf16, int64 for ``index``.
+        size: bytes in memory; also the alignment.
+        is_float: whether it is a float.
+        is_signed: signed integers, ``index`` among them.
+        is_integer: integers of either sign and ``index``; not bool.
+        limits: the least and the greatest integer; ``index`` counts as 64 bits wide.
     """
 
-    __slots__ = ("bits", "kind", "name", "numpy")
+    __slots__ = (
+        "bits",
+        "is_float",
+        "is_integer",
+        "is_signed",
+        "kind",
+        "limits",
+        "name",
+        "numpy",
+        "size",
+    )
 
     def __init__(self, name: str, kind: Kind, bits: int, numpy: object) -> None:
         self.name: Final = name
         self.kind: Final = kind
         self.bits: Final = bits
         self.numpy: Final = np.dtype(numpy)  # type: ignore[call-overload]  # any dtype spelling
+        self.size: Final = int(self.numpy.itemsize)
+        self.is_float: Final = kind is Kind.FLOAT
+        self.is_signed: Final = kind is Kind.SIGNED or kind is Kind.INDEX
+        self.is_integer: Final = self.is_signed or kind is Kind.UNSIGNED
+        self.limits: Final = _limits(kind, bits)
 
     def __repr__(self) -> str:
         return self.name
@@ -116,34 +136,14 @@ class DType:
         """A field of a struct that is a fixed array: ``kj.i8[32]``, ``kj.f32[3, 4]``."""
         return fixed_array(self, shape)
 
-    @property
-    def size(self) -> int:
-        """Bytes in memory; also the alignment."""
-        return int(self.numpy.itemsize)
 
-    @property
-    def is_float(self) -> bool:
-        return self.kind is Kind.FLOAT
-
-    @property
-    def is_signed(self) -> bool:
-        """Signed integers, ``index`` among them."""
-        return self.kind is Kind.SIGNED or self.kind is Kind.INDEX
-
-    @property
-    def is_integer(self) -> bool:
-        """Integers of either sign and ``index``; not bool."""
-        return self.kind in (Kind.SIGNED, Kind.UNSIGNED, Kind.INDEX)
-
-    @property
-    def limits(self) -> tuple[int, int]:
-        """The least and the greatest integer; ``index`` counts as 64 bits wide."""
-        bits = self.bits or 64
-        if self.kind is Kind.UNSIGNED:
-            return 0, (1 << bits) - 1
-        if self.kind is Kind.BOOL:
-            return 0, 1
-        return -(1 << bits - 1), (1 << bits - 1) - 1
+def _limits(kind: Kind, bits: int) -> tuple[int, int]:
+    bits = bits or 64
+    if kind is Kind.UNSIGNED:
+        return 0, (1 << bits) - 1
+    if kind is Kind.BOOL:
+        return 0, 1
+    return -(1 << bits - 1), (1 << bits - 1) - 1
 
 
 @final

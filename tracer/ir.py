@@ -199,6 +199,8 @@ class Space(enum.Enum):
     LOCAL = "local"  # one per invocation; undefined until written
     TABLE = "table"  # constant data, part of the code
 
+    __hash__ = object.__hash__  # as that of `Op`
+
 
 @final
 @dataclass(frozen=True, slots=True)

@@ -185,13 +185,13 @@ class Rewriter:
         stack = [value]
         while stack:
             top = stack[-1]
-            if top.op is Op.RESULT:
-                assert isinstance(top.attr, int)
-                known[stack.pop()] = self.results[top.args[0]][top.attr]
-                continue
             args: tuple[Any, ...] = tuple(map(known.get, top.args))
             if None in args:
-                stack.extend([arg for arg in reversed(top.args) if arg not in known])
+                if top.op is Op.RESULT:  # of a node, which is no value itself
+                    assert isinstance(top.attr, int)
+                    known[stack.pop()] = self.results[top.args[0]][top.attr]
+                else:
+                    stack.extend([arg for arg in reversed(top.args) if arg not in known])
                 continue
             stack.pop()
             if top not in known:
