@@ -65,6 +65,16 @@ class KernelParams:
     sharedMemBytes = kernelParams = 0
 
 
+class CUgraphEdgeData:
+    """An edge as all are."""
+
+
+def _expect_edges(edges: list[Any], count: int) -> None:
+    """The binding has no default for a part of them."""
+    if len(edges) < count:
+        raise RuntimeError(f"List is too small: {len(edges)} < {count}")
+
+
 class ConditionalParams:
     """The driver's ``CUDA_CONDITIONAL_NODE_PARAMS``."""
 
@@ -136,6 +146,7 @@ class FakeDriver:
     CUgraphNodeType = CUgraphConditionalNodeType = _Names()
     CUDA_KERNEL_NODE_PARAMS = KernelParams
     CUgraphNodeParams = NodeParams
+    CUgraphEdgeData = CUgraphEdgeData
     cuuint64_t = CUresult = int
 
     def __init__(self, gpus: int = 1) -> None:
@@ -464,6 +475,7 @@ class FakeDriver:
         count: int,
         mode: str,
     ) -> Any:
+        _expect_edges(edges, count)
         assert (before, count) == (graph[-1:], len(graph[-1:]))
         found = self.cuStreamBeginCapture(handle, mode)
         self._streams[handle].graph = graph
@@ -499,6 +511,7 @@ class FakeDriver:
     def cuGraphAddNode(
         self, graph: list[_Node], before: list[_Node], edges: list[Any], count: int, p: NodeParams
     ) -> Any:
+        _expect_edges(edges, count)
         assert p.type == "CU_GRAPH_NODE_TYPE_CONDITIONAL"
         assert (before, count) == (graph[-1:], len(graph[-1:]))
         conditional = p.conditional

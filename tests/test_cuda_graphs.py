@@ -400,3 +400,34 @@ def test_a_graph_that_fails_in_a_body_is_destroyed_whole(gpu: CudaDevice, fake: 
     with pytest.raises(ZeroDivisionError), graph, graph.while_(flag), graph.if_(flag):
         add[1](flag, 1 // flag.offset)
     assert fake.calls["cuGraphDestroy"] == before + 1
+
+
+def test_a_capture_that_is_not_resumed_ends_as_no_graph(gpu: CudaDevice, fake: FakeDriver) -> None:
+    x = gpu.zeros(8, kj.i32)
+
+    @kj.jit
+    def fresh(x: kj.Array1[kj.i32]) -> None:
+        x[0] += 7
+
+    graph = gpu.capture()
+
+    def capture() -> None:
+        with graph:
+            add[8](x, 1)
+            fake.failing["cuStreamBeginCaptureToGraph"] = [801]
+            with pytest.raises(kj.DeviceError, match="capturing a graph"):
+                fresh[1](x)
+            with pytest.raises(kj.GraphError, match="could not be resumed"):
+                add[8](x, 1)
+            with pytest.raises(kj.GraphError, match="could not be resumed"):
+                graph.if_(x[:1]).__enter__()
+
+    with pytest.raises(kj.GraphError, match="could not be resumed") as caught:
+        capture()
+    assert caught.value.mend == "capture it again, in another graph"
+    assert not x.numpy().any()
+    with gpu.capture() as other, other.while_(x[:1], limit=2):
+        add[8](x, 1)
+    add[8](x, 1)
+    other.launch()
+    assert (x.numpy() == 3).all()

@@ -425,14 +425,13 @@ def test_loops_are_captured_inside_only(device: Device) -> None:
 
 def test_a_capture_does_not_end_in_a_body(device: Device) -> None:
     x, flag = device.zeros(3, kj.i32), device.full(1, 1, kj.i32)
-    graph = device.begin_capture()
-    with graph.if_(flag):
+    with device.capture() as graph, graph.if_(flag):
         add[3](x, 1)
         with pytest.raises(kj.GraphError, match=r"ends in the body of graph\.if_") as caught:
             device.end_capture()
         add[3](x, 1)
     assert caught.value.mend == "end it behind the with statement of the body"
-    device.end_capture().launch()
+    graph.launch()
     assert (x.numpy() == 2).all()
 
 
@@ -463,15 +462,19 @@ def test_an_exception_in_a_body_leaves_everything_usable(device: Device) -> None
 
 def test_a_graph_that_lacks_a_part_of_a_body_is_none(device: Device) -> None:
     x, flag = device.zeros(3, kj.i32), device.full(1, 1, kj.i32)
-    graph = device.begin_capture()
-    with graph.if_(flag):
-        with pytest.raises(ZeroDivisionError), graph.if_(flag):
-            add[3](x, 1 // x.offset)
-        add[3](x, 10)
-    add[3](x, 100)
+    graph = device.capture()
+
+    def capture() -> None:
+        with graph:
+            with graph.if_(flag):
+                with pytest.raises(ZeroDivisionError), graph.if_(flag):
+                    add[3](x, 1 // x.offset)
+                add[3](x, 10)
+            add[3](x, 100)
+
     incomplete = "a ZeroDivisionError ended the body of its graph.if_"
     with pytest.raises(kj.GraphError, match=incomplete) as caught:
-        device.end_capture()
+        capture()
     assert caught.value.mend == "capture it again, in another graph"
     with pytest.raises(kj.GraphError, match=incomplete):
         graph.launch()

@@ -423,14 +423,16 @@ class CudaDevice(MemoryDevice):
         thread = threading.get_ident()
         mine = [one for one in self._recorders if one.thread == thread]
         token = CHOSEN.set(None)
-        for one in mine:
-            one.suspend()
         try:
+            for one in mine:
+                one.suspend()
             yield
         finally:
-            for one in mine:
-                one.resume()
-            CHOSEN.reset(token)
+            try:
+                for one in mine:
+                    one.resume()
+            finally:
+                CHOSEN.reset(token)
 
     # Kernels.
 

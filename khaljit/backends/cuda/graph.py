@@ -105,7 +105,8 @@ class CudaRecorder(Recorder):
         """End the driver's capture for a while; what it has stays."""
         if self._suspended is None:
             _, _, _, before, edges, *_ = self._call("cuStreamGetCaptureInfo")
-            tail = list(before or ()), list(edges or ())
+            before = list(before or ())
+            tail = before, list(edges or _edges(len(before)))
             self._stream.captured = None
             self._suspended = self._call("cuStreamEndCapture"), *tail
 
@@ -113,10 +114,18 @@ class CudaRecorder(Recorder):
         """Go on behind what the driver has."""
         if self._suspended is not None:
             graph, before, edges = self._suspended
-            self._suspended = None
             given = before, edges, len(before), self._mode
             self._call("cuStreamBeginCaptureToGraph", graph, *given)
+            self._suspended = None
             self._stream.captured = self._captured
+
+    def _expect_resumed(self) -> None:
+        """Nothing may be enqueued, as part of no graph, where the driver did not go on."""
+        if self._suspended is not None:
+            raise GraphError(
+                "a graph is incomplete: its capture could not be resumed",
+                mend="capture it again, in another graph",
+            )
 
     @property
     def stream(self) -> Stream | None:
@@ -126,6 +135,7 @@ class CudaRecorder(Recorder):
     @contextmanager
     def _enqueued(self) -> Iterator[None]:
         """What is launched in a block goes to the stream."""
+        self._expect_resumed()
         token = CHOSEN.set(self._stream)
         try:
             with unwatched():
@@ -150,6 +160,7 @@ class CudaRecorder(Recorder):
 
     def open(self, node: ConditionalNode) -> None:
         """Go on in the body of a node of the driver's."""
+        self._expect_resumed()
         if not self._is_list and not has_conditionals():
             self._become_list()
         if self._is_list:
@@ -180,7 +191,7 @@ class CudaRecorder(Recorder):
         assert self._suspended is not None
         self._inside += _count(self._device, self._suspended[0])
         self._around.pop()
-        self._suspended = graph, [node], []
+        self._suspended = graph, [node], _edges(1)
         self.resume()
 
     def _become_list(self) -> None:
@@ -207,6 +218,11 @@ class CudaRecorder(Recorder):
         """End the capture and make the graph ready."""
         if self._is_list:
             return ListReplay(nodes)
+        try:
+            self._expect_resumed()
+        except GraphError:
+            self.abandon()
+            raise
         graph = self._end()
         inside = self._inside
         return CudaReplay(self._device, graph, nodes, self._captured, self._changeable, inside)
@@ -226,6 +242,8 @@ class CudaRecorder(Recorder):
         device.enter()
         self._stream.captured = None
         try:
+            if self._suspended is not None:
+                return self._suspended[0]
             return self._call("cuStreamEndCapture")
         except DriverError as error:
             error.mend = error.mend or INVALID
@@ -234,6 +252,11 @@ class CudaRecorder(Recorder):
             device.recorded(self)
             if self._own is not None:
                 device.drop("cuStreamDestroy", self._own)
+
+
+def _edges(count: int) -> list[Any]:
+    """Edges as all are, of which the binding wants one for each node that is waited for."""
+    return [driver.library().CUgraphEdgeData() for _ in range(count)]
 
 
 def _bound(node: KernelNode) -> tuple[Launch, Sequence[Any]]:
