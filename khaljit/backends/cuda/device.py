@@ -36,7 +36,7 @@ from khaljit.tracer.errors import DeviceError
 from khaljit.tracer.ir import Trace
 
 if TYPE_CHECKING:
-    from khaljit.backends.cuda.graph import CudaRecorder
+    from khaljit.backends.cuda.recorder import CudaRecorder
     from khaljit.backends.replay import Recorder
     from khaljit.foreign import CodeInterface
 
@@ -398,7 +398,7 @@ class CudaDevice(MemoryDevice):
 
     def graph_recorder(self) -> Recorder:
         """What the driver captures on a stream."""
-        from khaljit.backends.cuda.graph import CudaRecorder
+        from khaljit.backends.cuda.recorder import CudaRecorder
 
         return CudaRecorder(self)
 
