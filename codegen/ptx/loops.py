@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from khaljit.tracer.build import Builder
-from khaljit.tracer.ir import Region, Value, effects
+from khaljit.tracer.ir import Region, Value, effects, values
 from khaljit.tracer.ops import Op
 
 __all__ = ["compared", "conditions", "is_plain", "leave_where", "varying", "way_out"]
@@ -58,18 +58,8 @@ def conditions(condition: Value) -> list[Value]:
 
 def varying(body: Region) -> set[Value]:
     """What depends on an iteration: parameters, effects, and what is computed from those."""
-    inside = set(body.params)
-    inside.update(effects(body))
-    stack = [arg for effect in effects(body) for arg in effect.args]
-    seen: set[Value] = set()
-    while stack:
-        value = stack[-1]
-        if not seen.issuperset(value.args):
-            stack.extend([arg for arg in value.args if arg not in seen])
-            continue
-        stack.pop()
-        if value not in seen:
-            seen.add(value)
-            if not inside.isdisjoint(value.args):
-                inside.add(value)
+    inside = {*body.params, *effects(body)}
+    for value in values(body):
+        if not inside.isdisjoint(value.args):
+            inside.add(value)
     return inside
