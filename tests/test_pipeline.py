@@ -100,6 +100,15 @@ def test_random_traces_mean_the_same_after_every_pass(seed: int) -> None:
         assert _outcome(legal, seed) == expected, name
 
 
+def test_what_is_left_out_would_have_changed_nothing() -> None:
+    for seed in range(100):
+        trace = contract(random_trace(seed).trace)
+        done = trace
+        for step in PIPELINE:
+            done = step(done)
+        assert print_trace(optimise(trace)) == print_trace(done)
+
+
 def test_unchecked_clears_every_check() -> None:
     for seed in range(10):
         trace = random_trace(seed).trace

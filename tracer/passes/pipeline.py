@@ -40,11 +40,13 @@ PIPELINE: Final[tuple[Callable[[Trace], Trace], ...]] = (
 def optimise(trace: Trace) -> Trace:
     """Run all passes over a canonical trace; gives a lowered one.
 
-    A pass gives back the trace itself where it changes nothing, and finds nothing to do in what it
-    made itself; so what nothing has changed since its last turn is not gone through again.
+    A pass that finds nothing to do gives back the trace itself, and is not asked about it again.
     """
-    made: dict[Callable[[Trace], Trace], Trace] = {}
+    idle: dict[Callable[[Trace], Trace], Trace] = {}
     for step in PIPELINE:
-        if made.get(step) is not trace:
-            trace = made[step] = step(trace)
+        if idle.get(step) is trace:
+            continue
+        before, trace = trace, step(trace)
+        if trace is before:
+            idle[step] = trace
     return trace
