@@ -160,11 +160,13 @@ class _Bounds(PathRewriter):
 def _counts(loop: Value, position: int, exits: Exits) -> int:
     """Which way a carried value counts: by a number above or below 0, else 0.
 
-    Only to save a round: the invariant that it breaks would be given up after the first.
+    Only to save a round: the invariant that it breaks would be given up after the first. Of loops
+    with more exits nothing is said, since it may be proven that they never go on.
     """
-    param = loop.regions[0].params[position]
-    for end in exits.ends.get(loop, ()):
-        following = end.args[position] if end.op is Op.CONTINUE else param
-        if following.op is Op.ADD and following.args[0] is param:
-            return int(constant(following.args[1]) or 0)
+    param, ends = loop.regions[0].params[position], exits.ends.get(loop, ())
+    if [end.op for end in ends] not in ([Op.BREAK, Op.CONTINUE], [Op.CONTINUE, Op.BREAK]):
+        return 0
+    (following,) = (end.args[position] for end in ends if end.op is Op.CONTINUE)
+    if following.op is Op.ADD and following.args[0] is param:
+        return int(constant(following.args[1]) or 0)
     return 0

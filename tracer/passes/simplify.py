@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 from khaljit.tracer.dtypes import index
-from khaljit.tracer.ir import Space, Trace, Value
+from khaljit.tracer.ir import Region, Space, Trace, Value
 from khaljit.tracer.ops import OPS, Op
 from khaljit.tracer.passes import rules_arithmetic, rules_logic
 from khaljit.tracer.passes.rules import Maker
@@ -43,6 +43,11 @@ class _Simplify(Rewriter):
         super().__init__(trace)
         self.maker: Final = Maker(self.builder, trace.index_bits)
         self.changed = False
+
+    def branch(self, condition: Value, then: Region, orelse: Region) -> tuple[Value, ...]:
+        results = super().branch(condition, then, orelse)
+        self.changed |= self.builder.ended  # what was behind it, if anything, is left out
+        return results
 
     def pure(self, value: Value, args: tuple[Value, ...]) -> Value:
         simple = self._simple(value, args)
