@@ -9,7 +9,7 @@ from typing import Final
 
 from khaljit.codegen.caps import Caps
 from khaljit.codegen.expanding import Expanding
-from khaljit.codegen.math.expand import BRANCHING, BRIEFLY, Reduced, expand
+from khaljit.codegen.math.expand import BRANCHING, Reduced, expand
 from khaljit.tracer.dtypes import bf16, f16, f32
 from khaljit.tracer.ir import Region, Trace, Value
 from khaljit.tracer.ops import MATH, Op
@@ -45,9 +45,6 @@ class _Functions(Expanding):
         return self._expanded(value.op, args)
 
     def _expanded(self, op: Op, args: tuple[Value, ...]) -> Value:
-        # Around the short branches of f64, ptxas spills.
-        briefly = args[0].dtype is f32 and not self.caps.vectors
-        branching = BRANCHING if briefly else BRANCHING - BRIEFLY
-        self.branches += op in branching
+        self.branches += op in BRANCHING
         fastmath = self.trace.options.fastmath
-        return expand(self.builder, op, args, fastmath, branching, self.reduced)
+        return expand(self.builder, op, args, fastmath, BRANCHING, self.reduced)

@@ -19,11 +19,11 @@ __all__ = ["BOUNDS", "bound"]
 
 # Of f32 and of f64.
 BOUNDS: Final[dict[Op, tuple[float, float]]] = {
-    Op.EXP: (1.05, 1.1),
+    Op.EXP: (1.15, 1.1),
     Op.EXP2: (0.95, 0.95),
-    Op.EXP10: (1.0, 1.1),
+    Op.EXP10: (1.2, 1.1),
     Op.EXPM1: (1.1, 1.2),
-    Op.LOG: (0.9, 0.95),
+    Op.LOG: (0.95, 0.95),
     Op.LOG2: (1.0, 1.05),
     Op.LOG10: (1.0, 1.0),
     Op.LOG1P: (0.95, 1.0),
@@ -41,10 +41,10 @@ BOUNDS: Final[dict[Op, tuple[float, float]]] = {
     Op.SINH: (1.3, 1.35),
     Op.COSH: (1.75, 1.45),
     Op.TANH: (1.5, 1.6),
-    Op.ASINH: (1.3, 1.35),
+    Op.ASINH: (1.4, 1.35),
     Op.ACOSH: (1.0, 1.05),
     Op.ATANH: (1.0, 1.15),
-    Op.ERF: (1.25, 1.2),
+    Op.ERF: (1.8, 1.2),
     Op.ERFC: (1.7, 1.8),
     Op.TGAMMA: (3.5, 2.5),
     Op.LGAMMA: (3.0, 2.75),

@@ -24,9 +24,12 @@ from khaljit.tracer.build import Builder
 from khaljit.tracer.ir import Value
 from khaljit.tracer.ops import Op
 
-__all__ = ["BRANCHING", "BRIEFLY", "Reduced", "expand"]
+__all__ = ["BRANCHING", "Reduced", "expand"]
 
 _PLAIN: Final[dict[Op, Callable[..., Num]]] = {
+    Op.EXP: exponential.exp,
+    Op.EXP2: exponential.exp2,
+    Op.EXP10: exponential.exp10,
     Op.EXPM1: exponential.expm1,
     Op.LOG1P: logarithm.log1p,
     Op.RSQRT: power.rsqrt,
@@ -49,19 +52,14 @@ _PLAIN: Final[dict[Op, Callable[..., Num]]] = {
 }
 _UNEVEN: Final[dict[Op, Callable[..., Num]]] = {
     Op.TAN: trigonometric.tan,
-    Op.EXP: exponential.exp,
-    Op.EXP2: exponential.exp2,
-    Op.EXP10: exponential.exp10,
     Op.LOG: logarithm.log,
     Op.LOG2: logarithm.log2,
     Op.LOG10: logarithm.log10,
     Op.POW: power.pow_,
 }
 
-# What `expand` can make cheaper by a branch: the second few only where invocations are no lanes
-# of vectors, which do short work sooner than they branch.
+# What `expand` can make cheaper by a branch.
 BRANCHING: Final = frozenset({Op.SIN, Op.COS, *_UNEVEN})
-BRIEFLY: Final = frozenset({Op.EXP, Op.EXP2, Op.EXP10})
 
 # Angles that are already reduced, for sine and cosine of the same angle.
 Reduced = dict[Value, tuple[Num, Num]]

@@ -206,7 +206,7 @@ def tgamma(x: Num) -> Num:
     table = _TABLES[x.dtype]
     negative = x.signed_bits() < 0
     magnitude = abs(x)
-    a = select(magnitude > table.vanishing, x.of(table.vanishing), magnitude)
+    a = magnitude.op(Op.MINIMUM, table.vanishing)
     below = a < 1.0
     moved = below | negative
     unit, zero = x.of(1.0), x.of(0.0)

@@ -15,6 +15,7 @@ from khaljit.codegen.math.exponential import moderate_exp, reduce_precisely_by_l
 from khaljit.codegen.math.kit import Num, add_ordered, fma, horner, select, with_sign
 from khaljit.codegen.math.logarithm import log1p_of_sum
 from khaljit.tracer.dtypes import DType, f32, f64
+from khaljit.tracer.ops import Op
 from khaljit.tracer.records import dataclass
 
 __all__ = ["acosh", "asinh", "atanh", "cosh", "sinh", "tanh"]
@@ -140,8 +141,7 @@ def tanh(x: Num) -> Num:
     """An odd polynomial below 0.55, 1 - 2 / (exp(2 |x|) + 1) above."""
     table = _TABLES[x.dtype]
     magnitude = abs(x)
-    limit = float(x.format.precision)
-    doubled = select(magnitude > limit, x.of(limit), magnitude) * 2.0
+    doubled = magnitude.op(Op.MINIMUM, float(x.format.precision)) * 2.0
     large = 1.0 - 2.0 / (moderate_exp(doubled) + 1.0)
     z = x * x
     small = fma(magnitude * z, horner(z, table.tanh), magnitude)

@@ -25,9 +25,7 @@ from khaljit.tracer.records import dataclass
 __all__ = [
     "FORMATS",
     "LN_2",
-    "LOG2_10",
     "LOG2_E",
-    "LOG10_2",
     "Format",
     "Num",
     "Rare",
@@ -46,8 +44,6 @@ __all__ = [
 # Written out, since the host's logarithms may differ from machine to machine.
 LN_2: Final = 0.6931471805599453
 LOG2_E: Final = 1.4426950408889634
-LOG2_10: Final = 3.321928094887362
-LOG10_2: Final = 0.3010299956639812
 
 
 @final

@@ -223,17 +223,16 @@ def _exponent(top: Num, dtype: DType) -> Num:
     return shifted.reinterpret(dtype) - form.shifter
 
 
-def _combine(f: Num, e: Num, base: _Base, more: Num | None = None) -> Num:
-    """The logarithm of 2**e * (1 + f); ``more`` is a small correction to the natural one."""
-    two, two_rest = (part * f.format.step for part in base.two)
-    square = f * f
-    if not two_rest:
-        rest = f * base.unit[1]
-    else:
-        rest = e * two_rest if more is None else fma(e, two_rest, more)
-        rest = fma(f, base.unit[1], rest) if base.unit[1] else rest
-    rest = fma(square, horner(f, base.tail), rest)
-    near = fma(f, base.unit[0], rest) if base.unit[1] else f + rest
+def _combine(f: Num, e: Num, base: _Base, rest: Num | None = None) -> Num:
+    """The logarithm of 2**e * (1 + f); ``rest`` is a small correction to the natural one."""
+    form = f.format
+    two, two_rest = (part * form.step for part in base.two)
+    unit, unit_rest = base.unit
+    for number, high, low in ((e, two, two_rest), (f, unit, unit_rest)):
+        if abs(low) > high * 2.0 ** -(form.precision + 4):  # else it is lost in the rounding
+            rest = number * low if rest is None else fma(number, low, rest)
+    square, tail = f * f, horner(f, base.tail)
+    near = fma(square, tail, f) if rest is None else fma(f, unit, fma(square, tail, rest))
     return fma(e, two, near)
 
 
