@@ -5,7 +5,9 @@ Everything is a function of the number of an input, so devices can be compared b
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final
 
 import khaljit as kj
@@ -40,13 +42,22 @@ def mixed(word: Any) -> Any:
     return word ^ (word >> 16)
 
 
+@cache
 def draw(dtype: Any) -> Any:
-    """A kernel: arguments by their number, of four kinds in turn.
+    """A kernel: arguments by their number, of eight kinds in turn.
 
-    Random bits; numbers of moderate size; numbers near 1 with large partners; small multiples of
-    1/8 with partners of like size.
+    Random bits; numbers of moderate size; near 1 with large partners; near small multiples of 1/8
+    with partners of like size; near multiples of pi/2 with partners nearby; two near small
+    multiples of 1/2; two near powers of 2, of which 0 and infinity are the ends; of the size where
+    functions overflow, and subnormal ones. How near is random: up to half of the digits differ.
     """
     unsigned, fraction, bias = (kj.u32, 23, 127) if dtype is f32 else (kj.u64, 52, 1023)
+
+    def near(value: Any, word: Any) -> Any:
+        """A float as many steps away as some random bits say, which are few as often as many."""
+        steps = unsigned(word >> kj.max(word & kj.u32(31), kj.u32(64 - dtype.bits >> 1)))
+        bits = kj.bitcast(value, unsigned)
+        return kj.bitcast(kj.select(word & kj.u32(32) == 0, bits + steps, bits - steps), dtype)
 
     @kj.jit
     def arguments(x, y, start: kj.u32) -> None:  # type: ignore[no-untyped-def]  # of one dtype
@@ -64,7 +75,8 @@ def draw(dtype: Any) -> Any:
             sign = unsigned(other & kj.u32(1)) << (dtype.bits - 1)
             low = unsigned((1 << fraction) - 1)
             size = unsigned(((other >> 1) & kj.u32(15)) + kj.u32(bias - 9)) << fraction
-            kind = number & kj.u32(3)
+            kind = number & kj.u32(7)
+            shift = (other >> 6) & kj.u32(31)
             a, b = kj.bitcast(first, dtype), kj.bitcast(second, dtype)
             if kind == 1:
                 a = kj.bitcast(sign | size | (first & low), dtype)
@@ -74,14 +86,30 @@ def draw(dtype: Any) -> Any:
                 a = kj.ldexp(small, -kj.i32((other >> 5) & kj.u32(15))) + 1.0
                 b = kj.ldexp(kj.bitcast((second & low) | one | sign, dtype), kj.i32(other >> 28))
             elif kind == 3:
-                a = dtype(kj.i32(other & kj.u32(1023)) - 512) * 0.125
+                a = near(dtype(kj.i32(other & kj.u32(1023)) - 512) * 0.125, mixed(other))
                 b = a * kj.ldexp(kj.bitcast((second & low) | one, dtype), kj.i32(other >> 28) - 8)
+            elif kind == 4:
+                turns = kj.ldexp(kj.bitcast((first & low) | one, dtype), kj.i32(shift))
+                a = near(kj.trunc(turns) * dtype(math.pi / 2), mixed(other))
+                b = near(a, mixed(~other))
+            elif kind == 5:
+                a = near(dtype(kj.i32(words[0] & kj.u32(1023)) - 512) * 0.5, mixed(other))
+                b = near(dtype(kj.i32(words[1] & kj.u32(127)) - 64) * 0.5, mixed(~other))
+            elif kind == 6:
+                a = near(kj.bitcast(first & ~low, dtype), mixed(other))
+                b = near(kj.bitcast(second & ~low, dtype), mixed(~other))
+            elif kind == 7:
+                size = unsigned(((other >> 1) & kj.u32(3)) + kj.u32(bias + 7)) << fraction
+                tiny = (first & low) >> unsigned(shift)
+                a = kj.bitcast(sign | kj.select(other >> 31 == 0, size | first & low, tiny), dtype)
+                b = kj.bitcast((second & low) | one, dtype)
             x[i] = a
             y[i] = b
 
     return arguments
 
 
+@cache
 def apply(op: Op) -> Any:
     """A kernel that applies a function to arrays of any one type; of two arguments to both."""
     function = function_of(op)
@@ -148,6 +176,7 @@ def _ulps(result: Any, exact: Any, scale: Any) -> Any:
     return kj.abs(kj.clamp(kj.f64(result), -top, top) - kj.clamp(exact, -top, top)) * inverse
 
 
+@cache
 def judge(op: Op) -> Any:
     """A kernel: errors of f32 results in ulps, by khaljit's own function of f64.
 

@@ -2,10 +2,9 @@
 
 An error is |result - exact| in ulps of the exact result: the distance between neighbouring floats
 there, subnormals included. The bounds stand a little above the worst that was measured: over all
-f32 inputs, 2^30 pairs for functions of two, 2^26 inputs of f64 (see ``docs/math.md``), and of f64
-what a search around the worst of some found. For negative x, lgamma's error counts in ulps of
-lgamma(|x|) or 1 if those are larger: next to its zeros between negative integers only the absolute
-error is small.
+f32 inputs, 2^30 inputs or pairs of the others, and of f64 what a search around the worst of them
+found (see ``docs/math.md``). For negative x, lgamma's error counts in ulps of lgamma(|x|) or 1 if
+those are larger: next to its zeros between negative integers only the absolute error is small.
 """
 
 from __future__ import annotations
