@@ -26,7 +26,7 @@ BOUNDS: Final[dict[Op, tuple[float, float]]] = {
     Op.LOG2: (1.0, 1.05),
     Op.LOG10: (1.0, 1.0),
     Op.LOG1P: (0.95, 1.0),
-    Op.POW: (1.5, 1.15),
+    Op.POW: (1.5, 1.25),
     Op.RSQRT: (1.5, 1.55),
     Op.CBRT: (0.8, 0.9),
     Op.HYPOT: (1.25, 1.25),
