@@ -118,7 +118,7 @@ class _Dead(Rewriter):
         for effect in self._exits.around:
             if effect.op in ENDS:
                 continue
-            if effect not in self._live:
+            if effect not in self._live or self._goes_nowhere(effect):
                 return False
             results, params = self._kept_results.get(effect, ()), self._kept_params.get(effect, ())
             if effect.regions and len(results) < len(self.types(effect)):
@@ -126,6 +126,10 @@ class _Dead(Rewriter):
             if len(params) < sum(len(region.params) for region in effect.regions):
                 return False
         return True
+
+    def _goes_nowhere(self, effect: Value) -> bool:
+        """Whether it is a branch that nothing can follow: what does is dropped."""
+        return effect.op is Op.IF and not self._exits.ends.get(effect)
 
     def keeps(self, value: Value) -> bool:
         return value in self._live
