@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from khaljit.backends.base import Device, Target
 from khaljit.backends.cpu.device import CpuDevice  # the default: most processes have a use for it
+from khaljit.cache import place
 from khaljit.extension import Watched
 from khaljit.tracer.errors import ArgumentValueError, DeviceError, KhaljitError
 
@@ -190,7 +191,7 @@ def current_device() -> Device:
 
 def _debugging() -> bool:
     """Whether kernels are to run as plain Python."""
-    return os.environ.get("KHALJIT_INTERPRET") == "1"
+    return place.is_on("KHALJIT_INTERPRET")
 
 
 @lru_cache(maxsize=8)

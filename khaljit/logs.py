@@ -5,13 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from functools import lru_cache
+from typing import Final
 
 __all__ = ["log", "wants"]
+
+TOPICS: Final = ("cache", "compile", "all")
 
 
 @lru_cache(maxsize=8)
 def _topics(setting: str) -> frozenset[str]:
-    return frozenset(word.strip().lower() for word in setting.split(","))
+    """The topics of a setting; what is none is told, once."""
+    topics = frozenset(word.strip().lower() for word in setting.split(",") if word.strip())
+    for unknown in sorted(topics.difference(TOPICS)):
+        known = ", ".join(TOPICS)
+        print(f"khaljit: KHALJIT_LOG has no topic {unknown!r}, only {known}", file=sys.stderr)
+    return topics
 
 
 def wants(topic: str) -> bool:

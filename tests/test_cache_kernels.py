@@ -23,6 +23,7 @@ from khaljit.cache.artifact import FORMAT, Artifact
 from khaljit.cache.catalog import Catalog
 from khaljit.cache.store import Store
 from khaljit.loading import Modules
+from khaljit.logs import wants
 from khaljit.tracer.ir import Trace
 
 
@@ -90,6 +91,16 @@ def test_hits_and_misses_are_printed_where_that_is_asked_for(
     assert miss.startswith("khaljit cache: miss, absent: made3 for cpu:")
     assert compiled.startswith("khaljit compile: made3 for cpu:")
     assert compiled.endswith(" ms")
+
+
+def test_a_topic_that_nothing_prints_about_is_told_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("KHALJIT_LOG", "cahce, compile")
+    assert not wants("cache")
+    assert wants("compile")
+    said = capsys.readouterr().err
+    assert said == "khaljit: KHALJIT_LOG has no topic 'cahce', only cache, compile, all\n"
 
 
 def test_another_version_of_the_compiler_compiles_again_and_says_so(

@@ -124,7 +124,8 @@ def test_an_environment_variable_makes_it_the_current_device(tmp_path: Path) -> 
         import khaljit as kj
         print(kj.current_device(), kj.device(), kj.device("cpu"))
     """
-    assert run(script, tmp_path, KHALJIT_INTERPRET="1").split() == ["python", "python", "cpu"]
+    for yes in ("1", "yes"):
+        assert run(script, tmp_path, KHALJIT_INTERPRET=yes).split() == ["python", "python", "cpu"]
 
 
 # Errors.
