@@ -18,6 +18,7 @@ import scipy.ndimage
 import skimage
 from PIL import Image
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import khaljit as kj
@@ -160,7 +161,7 @@ def run(image: Path | None, on: str | None, output: Path, console: Console) -> i
     agreed, compiled, cached = True, 0, 0
     for kind, found in ({on: _named(on)} if on else kj.devices()).items():
         if isinstance(found, KhaljitError):
-            console.print(f"[bold]{kind}[/bold]: not here: {found}")
+            console.print(f"[bold]{kind}[/bold]: not here: {escape(str(found))}")
         elif on or kind not in NOT_SHOWN:
             with kj.use(found):
                 ok, new, old = _on_device(found, rgb, output, console)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner
 
 import khaljit as kj
@@ -137,6 +138,17 @@ def test_demo_agrees_with_scipy_and_compiles_nothing_the_second_time(tmp_path: P
     result = [line for line in first.splitlines() if line.startswith("result ")]
     assert result == [line for line in second.splitlines() if line.startswith("result ")]
     assert (tmp_path / "cpu-sobel-magnitude.png").stat().st_size > 1000
+
+
+def test_demo_says_what_to_install_for_a_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from khaljit.demo import run
+
+    missing = kj.DeviceError("no driver", mend="pip install 'khaljit[cuda]'")
+    monkeypatch.setattr(kj, "devices", lambda: {"cuda": missing})
+    run(None, None, tmp_path, Console(width=120))
+    assert "mend: pip install 'khaljit[cuda]'" in capsys.readouterr().out
 
 
 def test_demo_explains_a_file_that_is_no_image(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def list_devices(json: AsJson = False) -> None:
     for name, facts in adapter_facts().items():
         table.add_row(name, "adapter", _facts(facts))
     console.print(table)
-    console.print(f"auto takes {chosen}: {chosen.reason}")
+    console.print(f"auto takes {chosen}: {escape(chosen.reason)}")
 
 
 def _facts(facts: Mapping[str, str]) -> str:
