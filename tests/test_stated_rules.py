@@ -142,6 +142,18 @@ def test_extremes_of_three_keep_negations(extreme: Any, device: Device) -> None:
     assert found.tolist() == numpy(numpy(x, -y), z).tolist()
 
 
+@pytest.mark.parametrize("dtype", [kj.i8, kj.u8, kj.i16, kj.u16], ids=str)
+def test_upper_halves_of_products_of_narrow_numbers(dtype: Any, device: Device) -> None:
+    limits = np.iinfo(dtype.numpy)
+    drawn = np.random.default_rng().integers(limits.min, limits.max, (2, 99), endpoint=True)
+    x, y = drawn.astype(dtype.numpy)
+    upper = ((x.astype(np.int64) * y) >> 32).astype(dtype.numpy).tolist()
+    by_name = apply(lambda a, b: dtype(kj.mulhi(kj.i32(a), kj.i32(b))), dtype, x, y)
+    by_shift = apply(lambda a, b: dtype((kj.i64(a) * kj.i64(b)) >> 32), dtype, x, y)
+    assert by_name.tolist() == upper
+    assert by_shift.tolist() == upper
+
+
 def test_floor_division_and_modulo_floor(device: Device) -> None:
     x, y = i32s(7, -7, 7, -7), i32s(2, 2, -2, -2)
     assert apply(lambda a, b: a // b, kj.i32, x, y).tolist() == [3, -4, -4, 3]

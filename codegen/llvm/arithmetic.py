@@ -83,6 +83,8 @@ def _resize(w: Writer, width: Width, name: str, bits: int, to: int, *, signed: b
     """An integer in another width, by its value where it gets wider."""
     if bits == to:
         return name
+    if width.lanes and bits == 64 and to <= 16:
+        return _part(w, width, name, bits, to, 0)
     op = "trunc" if to < bits else "sext" if signed else "zext"
     return w.let(f"{op} {width.of(f'i{bits}')} {name} to {width.of(f'i{to}')}")
 
@@ -145,8 +147,23 @@ def _mulhi(w: Writer, width: Width, value: Value, operands: tuple[str, ...]) -> 
     t, wide = width.of(f"i{dtype.bits}"), f"i{2 * dtype.bits}"
     a, b = (w.let(f"{extend} {t} {name} to {width.of(wide)}") for name in operands)
     product = w.let(f"mul {width.of(wide)} {a}, {b}")
+    if width.lanes and dtype.bits == 32:
+        return _part(w, width, product, 64, 32, 1)
     shifted = w.let(f"lshr {width.of(wide)} {product}, {width.const(wide, str(dtype.bits))}")
     return w.let(f"trunc {width.of(wide)} {shifted} to {t}")
+
+
+def _part(w: Writer, width: Width, name: str, bits: int, part: int, place: int) -> str:
+    """Some bits of vectors' elements, counted in parts from the lowest.
+
+    LLVM makes ``trunc (lshr (mul a b) 32)`` of numbers of 16 bits an instruction that gives the
+    upper 16 of 32 bits, shifted by 16 more, which is nothing defined. It does not look into this.
+    """
+    parts = bits // part
+    many = f"<{width.lanes * parts} x i{part}>"
+    held = w.let(f"bitcast {width.of(f'i{bits}')} {name} to {many}")
+    places = ", ".join(f"i32 {lane * parts + place}" for lane in range(width.lanes))
+    return w.let(f"shufflevector {many} {held}, {many} poison, {width.of('i32')} <{places}>")
 
 
 def _unsigned_mulhi64(w: Writer, width: Width, a: str, b: str) -> str:
