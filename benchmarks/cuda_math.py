@@ -103,7 +103,7 @@ class Bench:
         self.peers: Final = [module.get_function(one) for one in ("once", "often")]
         self.own: Final = kernels(name)
         ranges = RANGES[name], (-3.0 if name == "pow" else 0.1, 3.0)
-        number = dtype.numpy
+        number = dtype.numpy.type
         self.arrays: Final = [
             cupy.asarray(number(low) + unit * number(high - low))
             for unit, (low, high) in zip(units, ranges, strict=True)
