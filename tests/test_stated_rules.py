@@ -132,14 +132,38 @@ def test_the_magnitude_of_the_least_integer_is_itself_and_negative(
     assert apply(lambda x: 0 ** abs(x), dtype, x).tolist() == [0, 0, 0, 1, 0]
 
 
-@pytest.mark.parametrize("extreme", [kj.min, kj.max])
-def test_extremes_of_three_keep_negations(extreme: Any, device: Device) -> None:
-    x, y, z = (
-        np.array(rows, np.int32) for rows in np.random.default_rng().integers(-9, 9, (3, 99))
-    )
-    found = apply(lambda a, b, c: extreme(extreme(a, -b), c), kj.i32, x, y, z)
-    numpy = np.minimum if extreme is kj.min else np.maximum
+@pytest.mark.parametrize("dtype", [kj.i8, kj.u8, kj.i32, kj.u32], ids=str)
+@pytest.mark.parametrize("extreme", [kj.min, kj.max, kj.minimum, kj.maximum])
+def test_extremes_of_three_keep_negations(extreme: Any, dtype: Any, device: Device) -> None:
+    drawn = np.random.default_rng().integers(0, 19, (3, 99)).astype(dtype.numpy)
+    x, y, z = drawn - drawn.dtype.type(9) if dtype.is_signed else drawn
+    found = apply(lambda a, b, c: extreme(extreme(a, -b), c), dtype, x, y, z)
+    numpy = np.minimum if extreme in (kj.min, kj.minimum) else np.maximum
     assert found.tolist() == numpy(numpy(x, -y), z).tolist()
+    found = apply(lambda a, b, c: extreme(extreme(a, -abs(b)), c), dtype, x, y, z)
+    assert found.tolist() == numpy(numpy(x, -abs(y)), z).tolist()
+
+
+@pytest.mark.parametrize("dtype", [kj.i8, kj.i32, kj.u32], ids=str)
+def test_clamped_integers_equal_themselves_in_the_range_alone(dtype: Any, device: Device) -> None:
+    x = np.arange(-9 if dtype.is_signed else 0, 99).astype(dtype.numpy)
+    most = np.full_like(x, 42)
+    within = (x >= 0) & (x <= 42)
+    for clamped in (
+        lambda a, b: kj.max(kj.min(a, b), 0) == a,
+        lambda a, b: kj.max(kj.min(a, 42), 0) == a,
+        lambda a, b: kj.clamp(a, 0, b) == a,
+    ):
+        found = apply(lambda a, b, test=clamped: kj.i32(test(a, b)), kj.i32, x, most)
+        assert found.tolist() == within.tolist()
+    least = np.full_like(x, 3)
+    for least_or, rule in (
+        (lambda a, b: kj.max(kj.max(a, b), 0) == b, x <= least),
+        (lambda a, b: kj.max(kj.min(a, b), 0) == b, x >= least),
+        (lambda a, b: kj.max(kj.max(a, b), 0) != b, x > least),
+    ):
+        found = apply(lambda a, b, test=least_or: kj.i32(test(a, b)), kj.i32, x, least)
+        assert found.tolist() == rule.tolist()
 
 
 @pytest.mark.parametrize("dtype", [kj.i8, kj.u8, kj.i16, kj.u16], ids=str)

@@ -88,6 +88,9 @@ _SELECT: Final = {Op.SELECT: "selp.{b} {d}, {1}, {2}, {0};"}
 _INTEGER: Final = {
     **_COMPARISONS,
     **_SELECT,
+    # Of bits: ptxas 13.0 gets ``setp.eq.s32 (max (max a b) 0) a`` wrong, all in one instruction.
+    Op.EQ: "setp.eq.{b} {d}, {0}, {1};",
+    Op.NE: "setp.ne.{b} {d}, {0}, {1};",
     Op.ADD: "add.{t} {d}, {0}, {1};",
     Op.SUB: "sub.{t} {d}, {0}, {1};",
     Op.MUL: "mul.lo.{t} {d}, {0}, {1};",

@@ -1,7 +1,7 @@
 """Negations that an assembler does not lose in a minimum of three.
 
-ptxas 13.0 makes one instruction of ``min (min a (neg b)) c`` on signed 32-bit integers, and leaves
-the negation out; likewise for ``max``, and wherever the negation has got to by way of copies. So
+ptxas 13.0 makes one instruction of ``min (min a (neg b)) c`` on 32-bit integers, and leaves the
+negation out; likewise for ``max``, and wherever the negation has got to by way of copies. So
 kernels that take such extremes negate by other operations.
 
 Before::
@@ -25,7 +25,7 @@ from khaljit.tracer.rewriting import Rewriter
 
 __all__ = ["keep_signs"]
 
-_EXTREMES: Final = frozenset({Op.MIN, Op.MAX})
+_EXTREMES: Final = frozenset({Op.MIN, Op.MAX, Op.MINIMUM, Op.MAXIMUM})
 _NEGATION: Final = frozenset({Op.NEG})
 
 
@@ -39,8 +39,8 @@ def keep_signs(trace: Trace) -> Trace:
 
 
 def _is_affected(dtype: DType) -> bool:
-    """Signed integers in registers of 32 bits."""
-    return dtype.is_integer and dtype.is_signed and dtype.bits <= 32
+    """Integers in registers of 32 bits."""
+    return dtype.is_integer and dtype.bits <= 32
 
 
 @final

@@ -107,7 +107,7 @@ class _Words(Rewriter):
         self._used: Final = {arg for value in order for arg in value.args}
         # NVIDIA's compiler loses negations in the least or greatest of three (``ptx/signs.py``).
         self._keeps_signs: Final = any(
-            value.op in (Op.MIN, Op.MAX) and value.type.is_integer for value in order
+            value.op in EXTREMES and value.type.is_integer for value in order
         )
 
     def _plain(self, op: Op, args: tuple[Value, ...], dtype: DType | None) -> Value:
@@ -223,7 +223,7 @@ class _Words(Rewriter):
             return nan if op is Op.NE else w.not_(nan)
         if dtype is f32 and op in (Op.DIV, Op.SQRT) and self._corrects:
             return (divided if op is Op.DIV else root)(w, *args)
-        if self._keeps_signs and op in (Op.NEG, Op.ABS) and dtype.is_signed and dtype.bits <= 32:
+        if self._keeps_signs and op in (Op.NEG, Op.ABS) and dtype.is_integer and dtype.bits <= 32:
             (x,) = args
             negated = self._negated(x)
             built = negated if op is Op.NEG else w.select(w.lt(x, 0), negated, x)
