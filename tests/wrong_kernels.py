@@ -332,3 +332,23 @@ def a_call_over_several_lines(a: Any, n: Any, u: Any) -> None:
     a[0] = np.linalg.norm(
         a[0],
     )
+
+
+UNTYPED: Any = kj  # whose types would tell the mistakes
+
+
+def leaves_an_argument_out(a: Any, n: Any, u: Any) -> None:
+    a[0] = UNTYPED.clamp(a[1], 0.0)
+
+
+def misnames_an_argument(a: Any, n: Any, u: Any) -> None:
+    a[0] = UNTYPED.mix(a[1], a[2], weight=0.5)
+
+
+def casts_two_numbers(a: Any, n: Any, u: Any) -> None:
+    a[0] = UNTYPED.f32(a[1], a[2])
+
+
+def passes_too_many_to_a_helper(a: Any, n: Any, u: Any) -> None:
+    helper: Any = _positive
+    a[0] = helper(a[1], a[2])

@@ -4,8 +4,10 @@ where something from outside the kernel is read."""
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from enum import Enum
 from types import BuiltinMethodType, FunctionType, GeneratorType, MethodType, ModuleType
 from typing import Any, Final
@@ -171,7 +173,11 @@ def call(function: Any, *args: Any, **kwargs: Any) -> Any:
     if isinstance(method, FunctionType) and not is_library(type(function).__module__):
         return _call_function(method, (function, *args), kwargs)
     _refuse_foreign(function, args)
-    return function(*args, **kwargs)
+    try:
+        return function(*args, **kwargs)
+    except TypeError as error:
+        _refuse_misfit(error, function)
+        raise
 
 
 def has_proxy(args: tuple[Any, ...]) -> bool:
@@ -211,7 +217,11 @@ _NOT_RECORDED: Final = frozenset(f"builtins.{name}" for name in ("hash", "sorted
 def _call_function(function: FunctionType, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if function.__module__ and is_library(function.__module__):
         _refuse_foreign(function, args)
-        return function(*args, **kwargs)
+        try:
+            return function(*args, **kwargs)
+        except TypeError as error:
+            _refuse_misfit(error, function)
+            raise
     recorder = here()
     if function in recorder.calls:  # not its code, which closures that call each other share
         chain = [*recorder.calls[recorder.calls.index(function) :], function]
@@ -224,8 +234,25 @@ def _call_function(function: FunctionType, args: tuple[Any, ...], kwargs: Mappin
     recorder.calls.append(function)
     try:
         return bound(*args, **kwargs)
+    except TypeError as error:
+        _refuse_misfit(error, function)
+        raise
     finally:
         recorder.calls.pop()
+
+
+def _refuse_misfit(error: TypeError, function: Any) -> None:
+    """Arguments that are not a function's parameters: Python raises that outside the function."""
+    if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+        return
+    name = str(getattr(function, "__name__", function))
+    mend = None
+    with suppress(TypeError, ValueError):  # of one written in C, which need not tell
+        parameters = inspect.signature(function).parameters.values()
+        plain = [one.replace(annotation=one.empty) for one in parameters]
+        mend = f"it is called as {name}{inspect.Signature(plain)}"
+    message = str(error).replace(f"{type(function).__name__}.__call__", name)
+    raise TraceError(message, at=user_site(), mend=mend) from None
 
 
 def prepare(recorder: Recorder, function: FunctionType) -> FunctionType:
