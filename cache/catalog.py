@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, final
@@ -63,26 +63,13 @@ class Catalog:
     def __init__(self, store: Store) -> None:
         self._store: Final = store
         self._files: Final[Files | None] = store.files
+        self._memos: Final = store.memos
         self._writer: Final = store.writer
 
     def entries(self) -> Iterator[Entry]:
         """All entries that can be read, in no order. Reads their headers only."""
-        if self._files is None:
-            return
-        hits = totals(self._files.root)
-        for name, status in self._files.all():
-            with suppress(OSError, CorruptError, FormatError):
-                head = self._files.head(name)
-                yield Entry(
-                    Key.of(head.material),
-                    head.about,
-                    head.tool,
-                    head.shipped,
-                    status.st_size,
-                    status.st_mtime,
-                    hits[identity_of(name)],
-                    name,
-                )
+        if self._files is not None:
+            yield from _entries(self._files, totals(self._files.root))
 
     def find(self, digits: str) -> list[Entry]:
         """The entries whose keys begin with some digits."""
@@ -140,50 +127,78 @@ class Catalog:
         self._store.forget(entry.key)
 
     def check(self) -> Iterator[Entry | Damage]:
-        """Check every entry whole: gives those that are good, and what is wrong with the others.
+        """Check every entry whole: gives those that are good, and what is wrong with the others and
+        with memos.
 
         What is damaged is moved away, as when it is met in a run.
         """
-        if self._files is None:
+        if self._files is None or self._memos is None:
             return
         good = {entry.name: entry for entry in self.entries()}
-        for name, _ in list(self._files.all()):
-            try:
-                material, _ = read(self._files.read(name))
-                if not identity_of(name).startswith(Key.of(material)):
-                    raise CorruptError("the entry is another key's")
-            except FileNotFoundError:
-                continue
-            except FormatError as error:
-                yield Damage(name, str(error))
-                continue
-            except CorruptError as error:
-                self._files.quarantine(name)
-                yield Damage(name, str(error))
-                continue
-            except OSError as error:
-                yield Damage(name, str(error))
-                continue
-            if name in good:
+        for name, damage in _checked(self._files):
+            if damage is not None:
+                yield damage
+            elif name in good:
                 yield good[name]
+        for _, damage in _checked(self._memos.files):
+            if damage is not None:
+                yield damage
 
-    def prune(self, older: float | None = None) -> int:
-        """Delete what nobody needs: entries beyond the bound or not used for ``older`` seconds,
-        quarantined files, leases of the dead, and what other versions of khaljit keep here in other
-        formats. Gives the bytes that it took."""
+    def prune(self, unwanted: Callable[[Entry], bool] | None = None) -> int:
+        """Delete what nobody needs: entries and memos beyond their bounds or unwanted, quarantined
+        files, leases of the dead, and what other versions of khaljit keep here in other formats.
+        Gives the bytes that it took."""
         if self._files is None or self._writer is None or self._store.directory is None:
             return 0
+        assert self._memos is not None
         before = _size(str(self._store.directory))
-        if older is not None:
-            for entry in list(self.entries()):
-                if time.time() - entry.used > older:
-                    self.remove(entry)
+        if unwanted is not None:
+            for entry in filter(unwanted, list(self.entries())):
+                self.remove(entry)
+            for memo in filter(unwanted, list(_entries(self._memos.files, Counter()))):
+                self._memos.files.remove(memo.name)
         self._writer.use(lambda index: index.trim())
-        _delete(os.path.join(self._files.root, "quarantine"))
+        self._memos.trim()
+        for root in (self._files.root, self._memos.files.root):
+            _delete(os.path.join(root, "quarantine"))
         for name in os.listdir(self._store.directory):
             if name.isdecimal() and name != str(FORMAT):
                 _delete(os.path.join(self._store.directory, name))
         return before - _size(str(self._store.directory))
+
+
+def _entries(files: Files, hits: Counter[str]) -> Iterator[Entry]:
+    for name, status in files.all():
+        with suppress(OSError, CorruptError, FormatError):
+            head = files.head(name)
+            yield Entry(
+                Key.of(head.material),
+                head.about,
+                head.tool,
+                head.shipped,
+                status.st_size,
+                status.st_mtime,
+                hits[identity_of(name)],
+                name,
+            )
+
+
+def _checked(files: Files) -> Iterator[tuple[str, Damage | None]]:
+    """Each file with what is wrong with it. What is damaged is moved away."""
+    for name, _ in list(files.all()):
+        try:
+            material, _ = read(files.read(name))
+            if not identity_of(name).startswith(Key.of(material)):
+                raise CorruptError("the entry is another key's")
+        except FileNotFoundError:
+            continue
+        except CorruptError as error:
+            files.quarantine(name)
+            yield name, Damage(name, str(error))
+        except (FormatError, OSError) as error:
+            yield name, Damage(name, str(error))
+        else:
+            yield name, None
 
 
 def _size(folder: str) -> int:

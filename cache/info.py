@@ -18,6 +18,7 @@ class Info:
         directory: where it is; None where it is in memory alone.
         limit: most bytes.
         entries_limit: most entries.
+        memos: what is kept beside the entries, see `memos`: rewritten functions.
         remote: the second tier; None where there is none.
         sources: how many hits were found where, see `Found.outcome`.
         reasons: how many misses had which reason.
@@ -28,6 +29,8 @@ class Info:
     bytes: int
     limit: int
     entries_limit: int
+    memos: int
+    memo_bytes: int
     remote: str | None
     hits: int
     misses: int

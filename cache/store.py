@@ -29,6 +29,7 @@ from khaljit.cache.errors import CacheStoreError, CorruptError, FormatError
 from khaljit.cache.files import Files, identity, identity_of
 from khaljit.cache.keys import Key
 from khaljit.cache.memory import Memory
+from khaljit.cache.memos import Memos
 from khaljit.cache.reading import SOURCES, Found, Tools, refusal, search
 from khaljit.cache.trouble import Trouble
 from khaljit.cache.uses import Uses
@@ -80,6 +81,7 @@ class Store:
         self.writer: Final = (
             Writer(self.files, limit, entries, self._trouble) if self.files else None
         )
+        self.memos: Final = Memos(self.files.root, limit, entries) if self.files else None
         self._uses: Final = Uses(self.files.root) if self.files else None
         if self._uses is not None:
             weakref.finalize(self, self._uses.flush)
@@ -219,7 +221,7 @@ class Store:
         return Found(artifact, "built", found.detail or found.outcome)
 
     def clear(self) -> None:
-        """Delete all entries, also those in memory."""
+        """Delete all entries, also those in memory, and all memos."""
         self._check_process()
         with self._lock:
             self._memory.clear()
@@ -229,12 +231,15 @@ class Store:
             self.writer.use(lambda index: index.clear())
         for name, _ in self.files.all():
             self.files.remove(name)
+        if self.memos is not None:
+            self.memos.clear()
 
     def info(self) -> Info:
         """What it holds, and how it did in this process."""
         from khaljit.cache.info import Info  # for those who ask
 
-        sizes = [status.st_size for _, status in self.files.all()] if self.files else []
+        sizes = _sizes(self.files)
+        memos = _sizes(self.memos.files if self.memos else None)
         with self._lock:
             outcomes = dict(self._outcomes)
         sources = {name: outcomes.pop(name) for name in SOURCES & outcomes.keys()}
@@ -244,6 +249,8 @@ class Store:
             bytes=sum(sizes),
             limit=self._limit,
             entries_limit=self._entries,
+            memos=len(memos),
+            memo_bytes=sum(memos),
             remote=remote.url if (remote := self._remote()) else None,
             hits=sum(sources.values()),
             misses=sum(outcomes.values()),
@@ -343,3 +350,7 @@ class Store:
             lease.break_if_dead()
             time.sleep(pause)
             pause = min(pause * 1.5, 0.05)
+
+
+def _sizes(files: Files | None) -> list[int]:
+    return [status.st_size for _, status in files.all()] if files else []

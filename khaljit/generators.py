@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cached_property
 from typing import Final, final
@@ -23,6 +23,7 @@ from khaljit.cache.errors import CacheStoreError
 __all__ = ["FOLDERS", "RUNNING", "Sources", "generators"]
 
 FOLDERS: Final = ("tracer", "codegen", "backends")
+File = tuple[str, int, int, int, int]
 HERE: Final = os.path.dirname(os.path.abspath(__file__))
 
 
@@ -36,11 +37,15 @@ class Sources:
 
     def __init__(self, root: str = HERE) -> None:
         self._root: Final = root
-        self._facts: Final = self._look()
+        self._seen: Final = self._files()
+        self._facts: Final = _digest_of(self._seen)
 
-    def have_changed(self) -> bool:
-        """Whether a file is another than it was at first."""
-        return self._look() != self._facts
+    def have_changed(self, folder: str = "") -> bool:
+        """Whether a file is another than it was at first; one in a folder, if that is named."""
+        if not folder:
+            return self._files() != self._seen
+        seen = [one for one in self._seen if one[0].startswith(f"{folder}/")]
+        return self._files((folder,)) != (seen or self._seen)
 
     @cached_property
     def digest(self) -> bytes:
@@ -71,18 +76,14 @@ class Sources:
             digest.update(text)
         return digest.hexdigest().encode()
 
-    def _look(self) -> bytes:
-        """What changes when a file does."""
-        return xxhash.xxh3_128_hexdigest(repr(self._files()).encode()).encode()
-
-    def _files(self) -> list[tuple[str, int, int, int, int]]:
-        """The files by their names within the root; of a frozen application, the application."""
+    def _files(self, folders: Sequence[str] = FOLDERS) -> list[File]:
+        """The files by their names within the root, with what changes when they do; of a frozen
+        application, the application."""
         with suppress(FileNotFoundError, NotADirectoryError):
-            return sorted(self._walk())
+            return sorted(self._walk(list(folders)))
         return [(sys.executable, *_facts(os.stat(sys.executable)))]
 
-    def _walk(self) -> Iterator[tuple[str, int, int, int, int]]:
-        folders = list(FOLDERS)
+    def _walk(self, folders: list[str]) -> Iterator[File]:
         for folder in folders:  # which grows
             with os.scandir(os.path.join(self._root, folder)) as entries:
                 for entry in entries:
@@ -91,6 +92,10 @@ class Sources:
                         yield (f"{folder}/{name}", *_facts(entry.stat()))
                     elif "." not in name and name != "__pycache__" and entry.is_dir():
                         folders.append(f"{folder}/{name}")
+
+
+def _digest_of(files: list[File]) -> bytes:
+    return xxhash.xxh3_128_hexdigest(repr(files).encode()).encode()
 
 
 def _facts(status: os.stat_result) -> tuple[int, int, int, int]:

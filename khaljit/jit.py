@@ -27,6 +27,7 @@ from khaljit.dispatch import Dispatch
 from khaljit.entries import Signature
 from khaljit.extension import NATIVE
 from khaljit.grids import Grid, Indirect, Workgroup, groups_of, parse_grid, parse_workgroup
+from khaljit.keeping import REWRITTEN
 from khaljit.launching import Bound, KernelBase, Launch, bind
 from khaljit.loading import load
 from khaljit.logs import log, wants
@@ -297,6 +298,7 @@ class Kernel(KernelBase):
             index_bits=signature.index_bits,
             name=self.name,
             quiet=quiet,
+            keeper=REWRITTEN,
         )
 
     @property

@@ -213,7 +213,7 @@ def test_pruning_takes_what_nobody_needs(store: Store, folder: Path) -> None:
     assert not (folder / "1").exists()
     assert not (root / "quarantine").exists()
     assert len(by_kernel(catalog)) == 5
-    assert catalog.prune(older=3600) > 100
+    assert catalog.prune(lambda entry: entry.used < time.time() - 3600) > 100
     assert sorted(by_kernel(catalog)) == ["k2", "k3", "k4", "k5"]
 
 

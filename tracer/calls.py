@@ -257,7 +257,7 @@ def _refuse_misfit(error: TypeError, function: Any) -> None:
 
 def prepare(recorder: Recorder, function: FunctionType) -> FunctionType:
     """The function to run in place of the user's, and guards for what it reads from outside."""
-    rewritten = rewrite(function)
+    rewritten = rewrite(function, recorder.keeper)
     names = function.__code__.co_names if rewritten is None else rewritten.globals
     scope = function.__globals__
     for name in names:

@@ -13,6 +13,7 @@ from khaljit.tracer.calls import prepare
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.elements import ElementType, element_of, scalar_names
 from khaljit.tracer.errors import KhaljitError, Site, TraceError, TraceWarning
+from khaljit.tracer.identity import Keeper
 from khaljit.tracer.ir import (
     IDS,
     ArrayParam,
@@ -126,6 +127,7 @@ def record(
     index_bits: int = 32,
     name: str | None = None,
     quiet: bool = False,
+    keeper: Keeper | None = None,
 ) -> Recording:
     """Record a kernel for one launch signature.
 
@@ -138,10 +140,11 @@ def record(
         index_bits: width of ``index``, 32 or 64.
         name: the kernel's name, for people.
         quiet: what the function prints of host values is not shown, since it will run again.
+        keeper: who keeps the rewritten code of functions from one process to the next.
 
     Raises TraceError for what cannot be recorded.
     """
-    recorder = Recorder(hooks, workgroup=workgroup, quiet=quiet)
+    recorder = Recorder(hooks, keeper, workgroup=workgroup, quiet=quiet)
     params = Parameters(recorder)
     with installed(recorder):
         recorder.builder.open()

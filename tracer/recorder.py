@@ -29,6 +29,7 @@ from khaljit.tracer.records import dataclass
 if TYPE_CHECKING:
     from khaljit.tracer.flow import Construct
     from khaljit.tracer.frames import Frame
+    from khaljit.tracer.identity import Keeper
 
 __all__ = [
     "Attribute",
@@ -189,6 +190,7 @@ class Recorder:
 
     Attributes:
         hooks: the module that rewritten source calls.
+        keeper: who keeps rewritten source from one process to the next, if somebody does.
         builder: makes the trace's values and regions.
         calls: the functions being traced, outermost first.
         guards: what was read from outside, by what it is.
@@ -208,6 +210,7 @@ class Recorder:
     """
 
     hooks: ModuleType
+    keeper: Keeper | None = None
     builder: Builder = field(default_factory=Builder)
     calls: list[FunctionType] = field(default_factory=list)
     guards: dict[tuple[object, ...], Guard] = field(default_factory=dict)

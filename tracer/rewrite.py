@@ -6,23 +6,22 @@ reads and writes. The hooks (``hooks.py``) act when a run-time value is involved
 Python otherwise. Line and column numbers survive, so tracebacks and errors point at the user's
 source.
 
-A function's code is rewritten once per code object. The rewritten function shares the globals,
-the closure cells and the defaults of the original.
+A function's code is rewritten once per code object, and kept for the next process where there is
+somebody who keeps it (`identity.Keeper`). The rewritten function shares the globals, the closure
+cells and the defaults of the original.
 """
 
 from __future__ import annotations
 
-import ast
+import marshal
 import threading
 from types import CodeType, FunctionType
 from typing import Any, Final, final
 from weakref import WeakKeyDictionary
 
-from khaljit.tracer.errors import Site, TraceError
+from khaljit.tracer.identity import Keeper, codes, identify
 from khaljit.tracer.records import dataclass
-from khaljit.tracer.syntax.nodes import HOOKS, Function, function, put
-from khaljit.tracer.syntax.source import codes, compile_inside, find, owner_of
-from khaljit.tracer.syntax.statements import Statements
+from khaljit.tracer.syntax import HOOKS
 
 __all__ = ["Rewritten", "is_rewritten", "rewrite"]
 
@@ -73,7 +72,7 @@ def is_rewritten(code: CodeType) -> bool:
     return code in _REWRITTEN
 
 
-def rewrite(function: FunctionType) -> Rewritten | None:
+def rewrite(function: FunctionType, keeper: Keeper | None = None) -> Rewritten | None:
     """The rewritten code of a function; None when its source is not to be had.
 
     Raises TraceError for statements that a kernel cannot contain.
@@ -83,8 +82,7 @@ def rewrite(function: FunctionType) -> Rewritten | None:
         known = _CACHE.setdefault(code, {})
         if code.co_filename in known:
             return known[code.co_filename]
-    found = find(code)
-    result = None if found is None else _compile(function, *found)
+    result = _made(function) if keeper is None else _kept(function, keeper)
     with _LOCK:
         known[code.co_filename] = result
         if result is not None:
@@ -93,41 +91,23 @@ def rewrite(function: FunctionType) -> Rewritten | None:
     return result
 
 
-def _compile(original: FunctionType, node: Function, filename: str) -> Rewritten:
-    code = original.__code__.replace(co_filename=filename)
-    local = {*code.co_varnames, *code.co_cellvars}
-    loads = (one for one in ast.walk(node) if isinstance(one, ast.Name))
-    names = {one.id for one in loads} - local - set(code.co_freevars)
-    rewriter = Statements(filename, owner_of(code), node.args, local)
-    arguments = _stripped(node.args)
-    new: Function
-    if isinstance(node, ast.Lambda):
-        new = put(ast.Lambda(arguments, rewriter.visit(node.body)), node)
-    else:
-        new = function(node.name, arguments, rewriter.function_body(node.body), node)
-    try:
-        compiled = compile_inside(new, code, (*code.co_freevars, HOOKS))
-    except SyntaxError as error:  # each construct is a loop, and Python nests twenty of them
-        raise TraceError(
-            f"{original.__qualname__} nests too many branches and loops in each other",
-            at=Site(filename, error.lineno or code.co_firstlineno),
-            mend="move the inner ones to a helper function",
-        ) from None
-    return Rewritten(compiled, tuple(sorted(names)))
+def _made(function: FunctionType) -> Rewritten | None:
+    from khaljit.tracer.syntax.functions import rewritten
+
+    made = rewritten(function)
+    return None if made is None else Rewritten(*made)
 
 
-def _stripped(arguments: ast.arguments) -> ast.arguments:
-    """Parameters without defaults and annotations: those live on the function object."""
+def _kept(function: FunctionType, keeper: Keeper) -> Rewritten | None:
+    """What an earlier process made of the same, else what is made now, for later ones."""
+    identity = identify(function.__code__)
+    data = None if identity is None else keeper.get(identity)
+    if data is not None:
+        return Rewritten(*marshal.loads(data))
+    made = _made(function)
+    if identity is not None and made is not None:
+        from khaljit.tracer.syntax.source import is_read_from
 
-    def plain(argument: ast.arg) -> ast.arg:
-        return put(ast.arg(argument.arg), argument)
-
-    return ast.arguments(
-        [plain(one) for one in arguments.posonlyargs],
-        [plain(one) for one in arguments.args],
-        plain(arguments.vararg) if arguments.vararg else None,
-        [plain(one) for one in arguments.kwonlyargs],
-        [None] * len(arguments.kwonlyargs),
-        plain(arguments.kwarg) if arguments.kwarg else None,
-        [],
-    )
+        if is_read_from(function.__code__.co_filename, identity.text):
+            keeper.put(identity, marshal.dumps((made.code, made.globals)))
+    return made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import fnmatch
 import os
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -88,6 +89,7 @@ def info(json: AsJson = False) -> None:
     table.add_row("directory", found.directory or "none: in memory only")
     table.add_row("entries", f"{found.entries:,} of at most {found.entries_limit:,}")
     table.add_row("size", f"{size(found.bytes)} of at most {size(found.limit)}")
+    table.add_row("rewritten", f"{found.memos:,} functions, {size(found.memo_bytes)}")
     table.add_row("targets", ", ".join(f"{kind}: {count}" for kind, count in sorted(kinds.items())))
     if found.remote:
         table.add_row("remote", found.remote)
@@ -224,14 +226,14 @@ def prune(
     json: AsJson = False,
 ) -> None:
     """Delete what is beyond the bound, damaged, or left behind."""
-    catalog = _catalog()
-    freed = 0
-    if stale:
-        for entry in list(catalog.entries()):
-            if not _is_current(entry):
-                freed += entry.size
-                catalog.remove(entry)
-    freed += catalog.prune(None if older is None else older * DAY)
+    now = time.time()
+
+    def unwanted(entry: Entry) -> bool:
+        return (stale and not _is_current(entry)) or (
+            older is not None and now - entry.used > older * DAY
+        )
+
+    freed = _catalog().prune(unwanted)
     if json:
         print_json({"freed": freed})
     else:

@@ -10,8 +10,9 @@ import ast
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, TypeVar
 
+from khaljit.tracer.syntax import HOOKS
+
 __all__ = [
-    "HOOKS",
     "Function",
     "Node",
     "assign",
@@ -39,9 +40,6 @@ __all__ = [
 Node = ast.stmt | ast.expr
 Function = ast.FunctionDef | ast.Lambda
 N = TypeVar("N", bound=Node | ast.arg)
-
-HOOKS: Final = "_kj"
-"""The variable that holds the hooks (`khaljit.tracer.hooks`)."""
 
 # What is no place in the source, the tree may hold many times.
 LOAD: Final = ast.Load()

@@ -9,26 +9,19 @@ from __future__ import annotations
 import ast
 import linecache
 import os
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from importlib.util import decode_source
 from types import CodeType
 from typing import Final
 
+from khaljit.tracer.identity import codes, is_newer
 from khaljit.tracer.syntax.nodes import Function, assign, constant, do, fields, function, put
 from khaljit.tracer.syntax.unsaved import candidates, keep
 
-__all__ = ["codes", "compile_inside", "find", "owner_of"]
+__all__ = ["compile_inside", "find", "is_read_from", "owner_of"]
 
 _PLACEHOLDER: Final = "_kj_function"
-_STARTED: Final = time.time()
 _FUTURE: Final = 0x1FF0000  # the compiler flags of `from __future__` imports
-
-
-def codes(code: CodeType) -> Iterator[CodeType]:
-    yield code
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            yield from codes(inner)
 
 
 def find(code: CodeType) -> tuple[Function, str] | None:
@@ -44,6 +37,16 @@ def find(code: CodeType) -> tuple[Function, str] | None:
     if _changed_since_start(code.co_filename) and not _matches(node, code, _imports(lines)):
         return None
     return node, code.co_filename
+
+
+def is_read_from(filename: str, text: bytes) -> bool:
+    """Whether the lines in which functions of a file are found are those of a text."""
+    try:
+        decoded = decode_source(text)
+    except (SyntaxError, UnicodeDecodeError):
+        return False
+    lines = "".join(linecache.getlines(filename))
+    return lines in (decoded, f"{decoded}\n")
 
 
 def owner_of(code: CodeType) -> str | None:
@@ -133,7 +136,7 @@ def _find_lambda(code: CodeType, lines: Sequence[str]) -> Function | None:
 def _changed_since_start(filename: str) -> bool:
     """Whether a file was edited after this process began, so that it may not be what runs."""
     try:
-        return os.stat(filename).st_mtime > _STARTED
+        return is_newer(os.stat(filename))
     except OSError:
         return False  # no file: a notebook cell or a registered string
 

@@ -22,9 +22,9 @@ import ast
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
+from khaljit.tracer.syntax import HOOKS
 from khaljit.tracer.syntax.expressions import UNSUPPORTED, argument_names
 from khaljit.tracer.syntax.nodes import (
-    HOOKS,
     STORE,
     Node,
     assign,
