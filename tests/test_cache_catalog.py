@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from khaljit.cache import memos as memos_module
 from khaljit.cache import uses
 from khaljit.cache.artifact import FORMAT, Artifact
 from khaljit.cache.catalog import Catalog, Damage, Entry
 from khaljit.cache.errors import CorruptError, FormatError
 from khaljit.cache.keys import Key, key, parts_of
+from khaljit.cache.memos import Memos
 from khaljit.cache.store import Store
 
 
@@ -87,6 +89,7 @@ def test_hits_of_processes_that_have_ended_are_counted(store: Store, folder: Pat
     script = """
 import sys
 from khaljit.cache.keys import Key
+from khaljit.cache.memos import Memos
 from khaljit.cache.store import Store
 store = Store.open(sys.argv[1])
 for _ in range(3):  # from memory after the first time, which counts once
@@ -105,6 +108,7 @@ def test_a_forked_child_counts_only_its_own_hits(store: Store, folder: Path) -> 
     script = """
 import os, sys
 from khaljit.cache.keys import Key
+from khaljit.cache.memos import Memos
 from khaljit.cache.store import Store
 store = Store.open(sys.argv[1])
 keys = [Key.of(bytes.fromhex(text)) for text in sys.argv[2:]]
@@ -226,3 +230,75 @@ def test_listing_goes_on_while_others_delete(store: Store) -> None:
     assert first.about
     with pytest.raises(FileNotFoundError):
         catalog.data(first)
+
+
+# -- memos -----------------------------------------------------------------------------------------
+
+
+def opened(store: Store) -> Memos:
+    assert store.memos is not None
+    return store.memos
+
+
+def count(memos: Memos) -> int:
+    return len([*memos.files.all()])
+
+
+def test_memos_are_no_entries(store: Store) -> None:
+    memos = opened(store)
+    memos.put(numbered(1), b"memo")
+    assert memos.get(numbered(1)) == opened(Store.open(store.directory)).get(numbered(1)) == b"memo"
+    assert memos.get(numbered(2)) is None
+    assert store.get(numbered(1), none) == artifact(1)
+    info = store.info()
+    assert (info.entries, info.memos, info.hits, info.misses) == (5, 1, 1, 0)
+    assert 4 < info.memo_bytes < 500
+    assert len(by_kernel(Catalog(store))) == 5
+
+
+def test_memos_are_checked_pruned_and_cleared_with_the_entries(store: Store) -> None:
+    memos, catalog = opened(store), Catalog(store)
+    for number in range(4):
+        memos.put(numbered(number), b"memo" * number)
+    names = {number: memos.files.candidates(numbered(number))[0] for number in range(4)}
+    root = Path(memos.files.root)
+    (root / names[0]).write_bytes(b"damaged")
+    assert [one.name for one in catalog.check() if isinstance(one, Damage)] == [names[0]]
+    assert count(memos) == 3
+    assert (root / "quarantine").exists()
+    os.utime(root / names[1], (1000, 1000))
+    catalog.prune(lambda entry: entry.used < time.time() - 3600)
+    assert not (root / "quarantine").exists()
+    assert [memos.get(numbered(number)) for number in range(4)] == [
+        None,
+        None,
+        b"memo" * 2,
+        b"memo" * 3,
+    ]
+    assert len(by_kernel(catalog)) == 5
+    store.clear()
+    assert count(memos) == 0
+
+
+def test_memos_have_bounds_of_their_own(folder: Path) -> None:
+    few = opened(Store.open(folder, entries=10 * memos_module.PART))
+    for number in range(30):
+        few.put(numbered(number), b"memo")
+    assert 8 <= count(few) <= 11
+    small = opened(Store.open(folder, limit=2000 * memos_module.PART))
+    for number in range(30):
+        small.put(numbered(number), b"m" * 500)
+    small.trim()
+    assert 2 <= count(small) <= 4
+
+
+def test_the_folders_of_memos_are_the_users_alone(folder: Path) -> None:
+    before = os.umask(0)
+    try:
+        store = Store.open(folder)
+        opened(store).put(numbered(1), b"memo")
+        store.put(numbered(1), artifact(1))  # warns where others can write
+    finally:
+        os.umask(before)
+    for path in (folder, *folder.rglob("*")):
+        assert not path.stat().st_mode & 0o022, path

@@ -21,9 +21,10 @@ from khaljit import compiler
 from khaljit.backends.cpu import target as cpu_target
 from khaljit.cache import bundle
 from khaljit.cache.catalog import Catalog
-from khaljit.cache.keys import Key
+from khaljit.cache.keys import Key, key
 from khaljit.cli import app
 from khaljit.cli.console import WIDE, console
+from khaljit.generators import generators
 
 MODULE = """
 import khaljit as kj
@@ -125,6 +126,7 @@ def test_info_counts_by_target(folder: Path) -> None:
     assert found["entries"] == 3
     assert found["targets"] == {"cpu": 1, "cuda": 1, "webgpu": 1}
     assert "3 of at most" in run("cache", "info")
+    assert "rewritten" in run("cache", "info")
 
 
 def test_show_prints_what_an_entry_is_made_of(folder: Path) -> None:
@@ -224,13 +226,19 @@ def test_prune_deletes_what_another_khaljit_made(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill()
+    memos = compiler.store().memos
+    assert memos is not None
+    memos.clear()
+    memos.put(key(generators=generators()), b"memo")
     assert run("cache", "prune", "--stale").startswith("freed")
     assert len(data("ls")) == 3
+    assert data("info")["memos"] == 1
     monkeypatch.setattr("khaljit.cli.cache.generators", lambda: b"another")
     assert not any(one["current"] for one in data("ls"))
     assert "dim: of other versions" in run("cache", "ls")
     assert data("prune", "--stale")["freed"] > 300
     assert data("ls") == []
+    assert data("info")["memos"] == 0
 
 
 def test_prune_deletes_what_was_not_used_lately(folder: Path) -> None:
