@@ -9,16 +9,14 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import field
 from typing import Final
 
 from khaljit.tracer.dtypes import DType, bf16, bool_, f16, f32, f64, index
 from khaljit.tracer.errors import Site
-from khaljit.tracer.ir import Access, Memory, Region, Value
+from khaljit.tracer.ir import Access, Memory, Pool, Region, Trace, Value, values
 from khaljit.tracer.ops import ENDS, OPS, Op, TypingError
-from khaljit.tracer.records import dataclass
 
-__all__ = ["Builder", "constant", "to_bits", "to_number"]
+__all__ = ["Builder", "constant", "pool_of", "to_bits", "to_number"]
 
 _FLOAT_FORMATS: Final = {f16: ("<e", "<H"), f32: ("<f", "<I"), f64: ("<d", "<Q")}
 
@@ -78,23 +76,52 @@ def constant(value: Value) -> int | float | bool | None:
     return to_number(value.type, value.attr)
 
 
-@dataclass(slots=True)
+def pool_of(trace: Trace) -> Pool | None:
+    """All pure values of a trace; None where it has equal ones that are not one, or operands that
+    the builder would exchange."""
+    if trace.pool is not None:
+        return trace.pool
+    pool = Pool()
+    add = pool.values.setdefault
+    for value in values(trace.body):
+        info = OPS[value.op]
+        if info.effect or value.op is Op.PARAM:
+            continue
+        stated = value.dtype if info.result is None else None
+        if add((value.op, stated, value.args, value.attr), value) is not value:
+            return None
+        if info.commutative and value.args[0].op is Op.CONST and value.args[1].op is not Op.CONST:
+            return None
+    return pool
+
+
 class _OpenRegion:
-    params: tuple[Value, ...]
-    body: list[Value] = field(default_factory=list)
-    end: Value | None = None
+    __slots__ = ("body", "end", "params")
+
+    def __init__(self, params: tuple[Value, ...]) -> None:
+        self.params: Final = params
+        self.body: Final[list[Value]] = []
+        self.end: Value | None = None
 
 
 class Builder:
     """Builds one trace's values and regions.
 
+    Args:
+        pool: of the trace that is rebuilt.
+
     Attributes:
         at: the source site given to what is built next.
+        old: the effect or end that is rebuilt, of which nothing was built yet. Where what is built
+            is no other, it is that one itself.
+        pool: all pure values so far.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, pool: Pool | None = None) -> None:
         self.at: Site | None = None
-        self._interned: Final[dict[tuple[object, ...], Value]] = {}
+        self.old: Value | None = None
+        self.pool: Final = pool or Pool()
+        self._interned: Final = self.pool.values
         self._open: Final[list[_OpenRegion]] = []
 
     # Pure values.
@@ -104,14 +131,14 @@ class Builder:
     ) -> Value:
         """The one value of this operation on these operands. ``dtype`` where no rule gives it."""
         info = OPS[op]
-        assert not info.effect, f"{op.value} is an effect"
         if info.commutative and args[0].op is Op.CONST and args[1].op is not Op.CONST:
             args = (args[1], args[0])
         key = (op, dtype, args, attr)
         found = self._interned.get(key)
         if found is not None:
             return found
-        if info.arity is not None and info.arity != len(args):
+        assert not info.effect, f"{op.value} is an effect"
+        if info.arity != len(args):
             raise TypingError(f"{op.value} takes {info.arity} operands, not {len(args)}")
         result = dtype if info.result is None else info.result(*[arg.type for arg in args])
         value = Value(op, result, args, attr, (), self.at)
@@ -181,7 +208,18 @@ class Builder:
         """Append an effect to the innermost open region."""
         region = self._open[-1]
         assert region.end is None, "nothing follows the end of a region"
-        value = Value(op, dtype, args, attr, regions, self.at)
+        value = self.old
+        if (
+            value is not None
+            and value.args == args
+            and value.op is op
+            and value.dtype is dtype
+            and (value.attr == attr if regions else value.attr is attr)
+            and value.regions == regions
+        ):
+            self.old = None
+        else:
+            value = Value(op, dtype, args, attr, regions, self.at)
         region.body.append(value)
         return value
 
@@ -200,17 +238,26 @@ class Builder:
     def open(self, param_types: Sequence[DType] = ()) -> tuple[Value, ...]:
         """Open a region inside the innermost open one; gives its parameters."""
         params = tuple(
-            Value(Op.PARAM, dtype, (), k, (), self.at) for k, dtype in enumerate(param_types)
+            [Value(Op.PARAM, dtype, (), k, (), self.at) for k, dtype in enumerate(param_types)]
         )
+        self._open.append(_OpenRegion(params))
+        return params
+
+    def reopen(self, params: tuple[Value, ...]) -> tuple[Value, ...]:
+        """Open a region with the parameters of an old one."""
         self._open.append(_OpenRegion(params))
         return params
 
     def end(self, op: Op, args: tuple[Value, ...] = ()) -> Value:
         """End the innermost open region (it stays open until `close`)."""
-        region = self._open[-1]
+        region, end = self._open[-1], self.old
         assert region.end is None, "a region ends once"
-        region.end = Value(op, None, args, None, (), self.at)
-        return region.end
+        if end is not None and end.op is op and end.args == args:
+            self.old = None
+        else:
+            end = Value(op, None, args, None, (), self.at)
+        region.end = end
+        return end
 
     @staticmethod
     def complete(end: Value, args: tuple[Value, ...]) -> None:
@@ -229,11 +276,17 @@ class Builder:
         """Number of effects in the innermost open region so far."""
         return len(self._open[-1].body)
 
-    def close(self) -> Region:
-        """Close the innermost open region, which must have been ended."""
+    def close(self, old: Region | None = None) -> Region:
+        """Close the innermost open region, which must have been ended; gives the old region where
+        it is no other."""
         region = self._open.pop()
         assert region.end is not None, "a region is ended before it is closed"
-        return Region(region.params, tuple(region.body), region.end)
+        params, body, end = region.params, tuple(region.body), region.end
+        if old is not None and old.body == body and old.params == params:
+            end = old.end if old.end.op is end.op is Op.RETURN else end  # one is as the other
+            if end is old.end:
+                return old
+        return Region(params, body, end)
 
     def snapshot(self) -> tuple[int, int]:
         """Where building stands, for `rollback`."""

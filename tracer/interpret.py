@@ -73,7 +73,7 @@ def interpret(
 
 
 def _groups_at_once(
-    order: list[Value], memories: set[Memory], workgroup: tuple[int, int, int]
+    order: Sequence[Value], memories: set[Memory], workgroup: tuple[int, int, int]
 ) -> int:
     """How many workgroups make a chunk."""
     per_lane = 8 * len(order) + 64

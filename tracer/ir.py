@@ -35,9 +35,10 @@ several scalars is accessed leaf by leaf (`Access.leaf`).
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import field
-from typing import Final, final
+from functools import wraps
+from typing import Any, Final, TypeVar, final
 
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import Site
@@ -54,15 +55,19 @@ __all__ = [
     "Memory",
     "Note",
     "Options",
+    "Pool",
     "Region",
     "ScalarParam",
     "Space",
     "Trace",
     "Value",
+    "analysis",
     "effects",
     "regions",
     "values",
 ]
+
+T = TypeVar("T")
 
 # Names of ids with the number of axes each has; all are of type ``index``.
 IDS: Final = {
@@ -176,7 +181,6 @@ class Value:
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
 class Region:
     """A sequence of effects with the values that flow in and out. Equality is identity.
 
@@ -184,11 +188,16 @@ class Region:
         params: ``PARAM`` values, the carried values of a loop; empty for arms and the top region.
         body: the effects, in order.
         end: a ``YIELD``, ``BREAK``, ``CONTINUE`` or ``RETURN`` value.
+        analyses: what was found out about the region, by the function that did; see `analysis`.
     """
 
-    params: tuple[Value, ...]
-    body: tuple[Value, ...]
-    end: Value
+    __slots__ = ("analyses", "body", "end", "params")
+
+    def __init__(self, params: tuple[Value, ...], body: tuple[Value, ...], end: Value) -> None:
+        self.params: Final = params
+        self.body: Final = body
+        self.end: Final = end
+        self.analyses: Final[dict[object, Any]] = {}
 
 
 class Space(enum.Enum):
@@ -362,6 +371,22 @@ class Options:
 
 
 @final
+class Pool:
+    """The pure values that some passes made one after the other, so that equal ones are one.
+
+    Attributes:
+        values: by what defines them; see `Builder.pure`.
+        simplest: of each that ``simplify`` has looked at.
+    """
+
+    __slots__ = ("simplest", "values")
+
+    def __init__(self) -> None:
+        self.values: Final[dict[tuple[object, ...], Value]] = {}
+        self.simplest: Final[dict[Value, Value]] = {}
+
+
+@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Trace:
     """A kernel, recorded for one launch signature.
@@ -375,6 +400,7 @@ class Trace:
         options: see `Options`.
         body: the top region.
         sites: places in the source that `Note.site` points into.
+        pool: has all its pure values, where a pass made it; the next one shares it.
     """
 
     name: str
@@ -385,31 +411,67 @@ class Trace:
     options: Options
     body: Region
     sites: tuple[Site, ...] = ()
+    pool: Pool | None = None
 
-
-def regions(top: Region) -> Iterator[Region]:
-    """A region and all regions nested in it, outer before inner, in order."""
-    stack = [top]
-    while stack:
-        region = stack.pop()
-        yield region
-        stack.extend(
-            inner for effect in reversed(region.body) for inner in reversed(effect.regions)
+    def having(self, body: Region, pool: Pool) -> Trace:
+        """The trace with another body, whose pure values are in a pool."""
+        return Trace(
+            self.name,
+            self.arrays,
+            self.scalars,
+            self.workgroup,
+            self.index_bits,
+            self.options,
+            body,
+            self.sites,
+            pool,
         )
 
 
-def effects(top: Region) -> Iterator[Value]:
+def analysis(analyse: Callable[[Region], T]) -> Callable[[Region], T]:
+    """What is found out about a region is found out once, since no region changes."""
+
+    @wraps(analyse)
+    def found(top: Region) -> T:
+        known = top.analyses
+        if analyse not in known:
+            known[analyse] = analyse(top)
+        result: T = known[analyse]
+        return result
+
+    return found
+
+
+@analysis
+def regions(top: Region) -> tuple[Region, ...]:
+    """A region and all regions nested in it, outer before inner, in order."""
+    order: list[Region] = []
+    stack = [top]
+    while stack:
+        region = stack.pop()
+        order.append(region)
+        stack.extend(
+            inner for effect in reversed(region.body) for inner in reversed(effect.regions)
+        )
+    return tuple(order)
+
+
+@analysis
+def effects(top: Region) -> tuple[Value, ...]:
     """All effects of a region and the regions nested in it, ends included, in order."""
+    order: list[Value] = []
     stack = [top.end, *reversed(top.body)]
     while stack:
         effect = stack.pop()
-        yield effect
+        order.append(effect)
         for inner in reversed(effect.regions):
             stack.append(inner.end)
             stack.extend(reversed(inner.body))
+    return tuple(order)
 
 
-def values(top: Region) -> list[Value]:
+@analysis
+def values(top: Region) -> tuple[Value, ...]:
     """Every value that a region's effects reach, operands before users, without recursion.
 
     Effects appear in the order of `effects`; a pure value before the first that uses it.
@@ -417,14 +479,17 @@ def values(top: Region) -> list[Value]:
     seen: set[Value] = set()
     order: list[Value] = []
     for effect in effects(top):
-        stack = [effect]
+        stack = [] if effect in seen else [effect]
         while stack:
             value = stack[-1]
-            if not seen.issuperset(value.args):
-                stack.extend([arg for arg in reversed(value.args) if arg not in seen])
-                continue
-            stack.pop()
-            if value not in seen:
-                seen.add(value)
+            for arg in value.args:
+                if arg not in seen:
+                    if arg.args:
+                        stack.append(arg)
+                        break
+                    seen.add(arg)
+                    order.append(arg)
+            else:
+                seen.add(stack.pop())
                 order.append(value)
-    return order
+    return tuple(order)

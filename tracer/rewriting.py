@@ -4,6 +4,10 @@ A pass is a `Rewriter` that overrides what it changes; what it leaves alone is c
 
 * Every value of the old trace is rebuilt once, operands before users, so a pass is linear in the
   size of the trace. Chains of operations are followed without recursion.
+* What would be rebuilt as it was is not: values, effects, regions and the trace itself stay the
+  same objects where nothing in them changes. So a pass that finds nothing to do gives the trace
+  back, and the next one has little to build. Where effects are copied more than once, each copy is
+  new (`copying`).
 * Regions nest as deep as the user likes. Methods that walk them are therefore written as
   generators: they yield the walk of a nested ``if`` or ``loop`` and are sent its outcome; `drive`
   keeps the stack of suspended walks in a list, so no depth raises RecursionError. What is no
@@ -14,10 +18,9 @@ A pass is a `Rewriter` that overrides what it changes; what it leaves alone is c
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable
-from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-from khaljit.tracer.build import Builder
+from khaljit.tracer.build import Builder, pool_of
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.ir import Region, Trace, Value
 from khaljit.tracer.ops import OPS, Op
@@ -56,17 +59,23 @@ class Rewriter:
         builder: builds the new one.
         values: the new value of each old one met so far.
         results: the new results of each old ``if`` and ``loop`` met so far.
+        copying: effects are built more than once, so each time anew.
     """
 
     def __init__(self, trace: Trace) -> None:
         self.trace: Final = trace
-        self.builder: Final = Builder()
+        self._pool: Final = pool_of(trace)  # None: the trace has equal values that are not one
+        self.builder: Final = Builder(self._pool)
         self.values: Final[dict[Value, Value]] = {}
         self.results: Final[dict[Value, tuple[Value, ...]]] = {}
+        self.copying = False
 
     def run(self) -> Trace:
-        """The new trace."""
-        return replace(self.trace, body=drive(self.region(self.trace.body)))
+        """The new trace; the old one where nothing changes."""
+        body = drive(self.region(self.trace.body))
+        if body is self.trace.body:
+            return self.trace
+        return self.trace.having(body, self.builder.pool)
 
     # What a pass may change.
 
@@ -94,29 +103,42 @@ class Rewriter:
         condition = self.value(value.args[0])
         then = yield from self.region(value.regions[0])
         orelse = yield from self.region(value.regions[1])
-        self.builder.at = value.at
+        self.about(value)
         return self.branch(condition, then, orelse)
 
     def loop(self, value: Value) -> Walk[tuple[Value, ...]]:
         """Build what a ``loop`` becomes; gives what stands for its results."""
         initial = self.all(value.args)
         body = yield from self.region(value.regions[0])
-        self.builder.at = value.at
+        self.about(value)
         return self.builder.loop(initial, body, self.types(value))
 
     def end(self, value: Value) -> None:
         """Build the end of the innermost open region."""
         args = self.all(value.args)
-        self.builder.at = value.at
+        self.about(value)
         self.builder.end(value.op, args)
 
     # What passes call.
 
+    def about(self, value: Value) -> None:
+        """What is built next is an old effect or end, and has its source site."""
+        self.builder.at = value.at
+        self.builder.old = None if self.copying else value
+
     def copy(self, value: Value, args: tuple[Value, ...]) -> Value:
         """The same pure operation on other operands."""
-        if OPS[value.op].result is not None or value.dtype is None:
-            return self.builder.pure(value.op, args, value.attr)
-        return self.builder.pure(value.op, args, value.attr, self.dtype(value.dtype))
+        dtype = value.dtype
+        if dtype is not None:
+            stated = OPS[value.op].result is None
+            dtype = self.dtype(dtype) if stated else None
+        if (
+            args == value.args
+            and self._pool is not None
+            and (dtype is None or dtype is value.dtype)
+        ):
+            return value
+        return self.builder.pure(value.op, args, value.attr, dtype)
 
     def branch(self, condition: Value, then: Region, orelse: Region) -> tuple[Value, ...]:
         """Build an ``if``. What cannot be reached behind one that goes on nowhere is left out."""
@@ -132,10 +154,32 @@ class Rewriter:
 
     def region(self, region: Region) -> Walk[Region]:
         """Rebuild a region as a region of its own."""
-        params = self.builder.open([self.dtype(param.type) for param in region.params])
-        self.values.update(zip(region.params, params, strict=True))
+        self.enter(region)
         yield from self.contents(region)
-        return self.builder.close()
+        return self.leave(region)
+
+    def enter(self, region: Region) -> tuple[Value, ...]:
+        """Open a region for an old one; gives its parameters."""
+        params = region.params
+        if self.copying or not self._stay(params):
+            new = self.builder.open([self.dtype(param.type) for param in params])
+        else:
+            new = self.builder.reopen(params)
+        self.values.update(zip(params, new, strict=True))
+        return new
+
+    def leave(self, region: Region) -> Region:
+        """Close the region that was opened for an old one."""
+        return self.builder.close(None if self.copying else region)
+
+    def _stay(self, params: tuple[Value, ...]) -> bool:
+        """Whether old parameters are those of a new region, too."""
+        return all(
+            [
+                param.attr == position and self.dtype(param.type) is param.dtype
+                for position, param in enumerate(params)
+            ]
+        )
 
     def contents(self, region: Region) -> Walk[None]:
         """Rebuild a region's effects and its end into the innermost open region."""
@@ -162,7 +206,7 @@ class Rewriter:
     def simple(self, effect: Value) -> None:
         """Rebuild an effect without regions."""
         args = self.all(effect.args)
-        self.builder.at = effect.at
+        self.about(effect)
         built = self.effect(effect, args)
         if built is not None:
             self.values[effect] = built
@@ -182,10 +226,11 @@ class Rewriter:
         found = known.get(value)
         if found is not None:
             return found
+        builder, find = self.builder, known.get
         stack = [value]
         while stack:
             top = stack[-1]
-            args: tuple[Any, ...] = tuple(map(known.get, top.args))
+            args: tuple[Any, ...] = top.args and tuple(map(find, top.args))
             if None in args:
                 if top.op is Op.RESULT:  # of a node, which is no value itself
                     assert isinstance(top.attr, int)
@@ -196,6 +241,6 @@ class Rewriter:
             stack.pop()
             if top not in known:
                 assert not OPS[top.op].effect, f"{top} is used where it does not exist"
-                self.builder.at = top.at
+                builder.at = top.at
                 known[top] = self.pure(top, args)
         return known[value]

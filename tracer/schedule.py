@@ -13,6 +13,7 @@ Since pure values are total, raising one out of a loop that never runs only cost
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, final
 
 from khaljit.tracer.ir import Region, Trace, Value, values
@@ -38,7 +39,7 @@ class Schedule:
     """
 
     items: dict[Region, tuple[Value, ...]]
-    order: list[Value]
+    order: Sequence[Value]
 
 
 def schedule(trace: Trace) -> Schedule:
@@ -76,7 +77,7 @@ def _stands(tree: list[Place]) -> dict[Value, tuple[Place, int]]:
 
 
 def _earliest(
-    order: list[Value], stands: dict[Value, tuple[Place, int]], tree: list[Place]
+    order: Sequence[Value], stands: dict[Value, tuple[Place, int]], tree: list[Place]
 ) -> dict[Value, Place]:
     """The outermost place where the operands of each value exist."""
     top = tree[0]

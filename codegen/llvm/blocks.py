@@ -217,7 +217,7 @@ class _Blocks(Rewriter):
             return results
         initial = (self._prepared(),)
         body = yield self.region(value.regions[0])
-        self.builder.at = value.at
+        self.about(value)
         return self.builder.loop(initial, body, ())
 
     def pure(self, value: Value, args: tuple[Value, ...]) -> Value:

@@ -176,7 +176,7 @@ class _Plan:
     def build(self, found: _Tree) -> Trace:
         """The new trace."""
         trace = self._trace
-        builder = Builder()
+        builder = Builder(trace.pool)
         dtype = i32 if trace.index_bits == 32 else i64
         builder.open()
         thread = builder.pure(Op.ID, (), ("global", 0), dtype)

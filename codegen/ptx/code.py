@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from typing import Final, final
 
@@ -76,7 +77,7 @@ class Code:
     folded: bool
     block: ParameterBlock
     items: dict[Region, tuple[Value, ...]]
-    order: list[Value]
+    order: Sequence[Value]
     plan: Plan
     groups: dict[Value, Group]
     written: frozenset[int]

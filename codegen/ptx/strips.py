@@ -182,7 +182,7 @@ class _Strips(Rewriter):
         stop = self._stop(strip)
         carried = params = self.builder.open(types)
         leave_where(self.builder, self._write.ge(params[strip.number], stop), params)
-        self._free = strip.free
+        self._free, self.copying = strip.free, True
         inner, number = Region((), body.body[1:], body.end), strip.number
         for turn in range(1, 1 + _TURN):
             known = len(self.values)
@@ -192,7 +192,7 @@ class _Strips(Rewriter):
             counted = self._write.add(params[number], turn)
             carried = (*carried[:number], counted, *carried[number + 1 :])
             self.forget(known)
-        self._free = frozenset()
+        self._free, self.copying = frozenset(), False
         self.builder.end(Op.CONTINUE, carried)
         reached = self.builder.loop(initial, self.builder.close(), tuple(types))
         rest = yield self.region(body)

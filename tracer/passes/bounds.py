@@ -97,7 +97,9 @@ class _Bounds(PathRewriter):
                 for axis, extent in enumerate(extents)
                 if self._is_below(args[1 + axis], extent)
             )
-        attr = replace(attr, checked=len(inside) < len(extents), inside=inside)
+        checked = len(inside) < len(extents)
+        if attr.checked is not checked or attr.inside != inside:
+            attr = replace(attr, checked=checked, inside=inside)
         return self.builder.effect(value.op, args, attr, value.dtype)
 
     def _is_below(self, position: Value, extent: Value) -> bool:
@@ -117,15 +119,15 @@ class _Bounds(PathRewriter):
         mark = self.mark()
         initial = self.all(value.args)
         region = value.regions[0]
-        params = self.builder.open([param.type for param in region.params])
-        self.values.update(zip(region.params, params, strict=True))
+        params = self.enter(region)
         for position, (param, start) in enumerate(zip(params, initial, strict=True)):
             if self._claiming and param.type.is_integer:
                 self._claim(value, position, param, start)
         yield from self.contents(region)
+        body = self.leave(region)
         self.forget(mark)
-        self.builder.at = value.at
-        return self.builder.loop(initial, self.builder.close(), self.types(value))
+        self.about(value)
+        return self.builder.loop(initial, body, self.types(value))
 
     def _claim(self, loop: Value, position: int, param: Value, start: Value) -> None:
         """Assume the invariants that hold at the start and have not been given up."""

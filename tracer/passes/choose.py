@@ -48,15 +48,12 @@ _OPPOSITES: Final = {
 
 def choose(trace: Trace) -> Trace:
     """Replace branches by their only arm or by selects, where that is known or cheap."""
-    choosing = _Choose(trace)
-    chosen = choosing.run()
-    return chosen if choosing.changed else trace
+    return _Choose(trace).run()
 
 
 class _Choose(PathRewriter):
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
-        self.changed = False
         self._known: Final[dict[Value, bool]] = {}
 
     # What is known.
@@ -96,7 +93,6 @@ class _Choose(PathRewriter):
             decided = self._decided(args[2])
         if decided is None:
             return super().effect(value, args)
-        self.changed = True
         if decided:
             assert isinstance(access, Access)
             access = replace(access, guarded=False)
@@ -110,22 +106,18 @@ class _Choose(PathRewriter):
         condition = self.value(value.args[0])
         decided = self._decided(condition)
         if decided is not None:
-            self.changed = True
             return (yield from self.taken(value, decided))
         return (yield from super().if_(value))
 
     def joined(self, condition: Value, then: Region, orelse: Region) -> tuple[Value, ...]:
         if self._is_select(then, orelse):
-            self.changed = True
             return tuple(
                 yes if yes is no else self.builder.select(condition, yes, no)
                 for yes, no in zip(then.end.args, orelse.end.args, strict=True)
             )
         results = self.branch(condition, then, orelse)
         goes_on = [arm for arm in (then, orelse) if arm.end.op is Op.YIELD]
-        forwarded = _forwarded(goes_on, results)
-        self.changed |= forwarded != results
-        return forwarded
+        return _forwarded(goes_on, results)
 
     def _is_select(self, then: Region, orelse: Region) -> bool:
         if then.body or orelse.body or then.end.op is not Op.YIELD or orelse.end.op is not Op.YIELD:

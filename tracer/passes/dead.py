@@ -142,9 +142,10 @@ class _Dead(Rewriter):
         params = self._kept_params.get(value, [])
         initial = self.all(value.args[k] for k in params)
         region = value.regions[0]
-        trimmed = Region(tuple(region.params[k] for k in params), region.body, region.end)
-        body = yield from self.region(trimmed)
-        self.builder.at = value.at
+        if len(params) < len(region.params):
+            region = Region(tuple(region.params[k] for k in params), region.body, region.end)
+        body = yield from self.region(region)
+        self.about(value)
         types = self.types(value)
         kept = tuple(types[k] for k in self._kept_results.get(value, []))
         return self._spread(value, self.builder.loop(initial, body, kept))
@@ -165,5 +166,5 @@ class _Dead(Rewriter):
         if owner is not None and value.op is not Op.RETURN:
             kept = self._kept_params if value.op is Op.CONTINUE else self._kept_results
             args = self.all(value.args[k] for k in kept.get(owner, []))
-        self.builder.at = value.at
+        self.about(value)
         self.builder.end(value.op, args)

@@ -53,9 +53,10 @@ class _Invariant(Rewriter):
         initial = self.all(value.args)
         for param, start in zip(region.params, initial, strict=True):
             self.values[param] = start
-        carried = Region(tuple(region.params[k] for k in changing), region.body, region.end)
-        body = yield from self.region(carried)
-        self.builder.at = value.at
+        if len(changing) < len(region.params):
+            region = Region(tuple(region.params[k] for k in changing), region.body, region.end)
+        body = yield from self.region(region)
+        self.about(value)
         return self.builder.loop(tuple(initial[k] for k in changing), body, self.types(value))
 
     def end(self, value: Value) -> None:
@@ -63,5 +64,5 @@ class _Invariant(Rewriter):
             super().end(value)
             return
         args = self.all(value.args[k] for k in self._changing[self._owners[value]])
-        self.builder.at = value.at
+        self.about(value)
         self.builder.end(value.op, args)

@@ -108,7 +108,7 @@ class _Once(Rewriter):
             if outcome is not None:
                 self.builder.end(Op.YIELD, outcome)
             arms.append(self.builder.close())
-        self.builder.at = branch.at
+        self.about(branch)
         results = self.branch(condition, arms[0], arms[1])
         return None if self.builder.ended else results
 

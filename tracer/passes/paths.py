@@ -56,7 +56,7 @@ class PathRewriter(Rewriter):
         self.assume(condition, False)
         orelse = yield from self.region(value.regions[1])
         self.forget(mark)
-        self.builder.at = value.at
+        self.about(value)
         results = self.joined(condition, then, orelse)
         goes_on = then.end.op is Op.YIELD, orelse.end.op is Op.YIELD
         if goes_on[0] is not goes_on[1]:

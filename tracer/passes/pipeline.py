@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from khaljit.tracer.build import pool_of
 from khaljit.tracer.ir import Trace
 from khaljit.tracer.passes.bounds import bounds
 from khaljit.tracer.passes.choose import choose
@@ -42,6 +43,9 @@ def optimise(trace: Trace) -> Trace:
 
     A pass that finds nothing to do gives back the trace itself, and is not asked about it again.
     """
+    pool = pool_of(trace)
+    if pool is not None:  # one for all passes
+        trace = trace.having(trace.body, pool)
     idle: dict[Callable[[Trace], Trace], Trace] = {}
     for step in PIPELINE:
         if idle.get(step) is trace:

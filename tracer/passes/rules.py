@@ -71,12 +71,15 @@ class Maker:
     Args:
         builder: builds them.
         index_bits: the width of ``index``.
+
+    Attributes:
+        simplest: of each value that was made.
     """
 
     def __init__(self, builder: Builder, index_bits: int) -> None:
         self.builder: Final = builder
         self._index_bits: Final = index_bits
-        self._made: Final[dict[Value, Value]] = {}
+        self.simplest: Final = builder.pool.simplest
 
     def bits(self, dtype: DType) -> int:
         """The width of a type."""
@@ -87,10 +90,10 @@ class Maker:
     ) -> Value:
         """The simplest value of an operation on simple operands."""
         plain = self.builder.pure(op, args, attr, dtype)
-        found = self._made.get(plain)
+        found = self.simplest.get(plain)
         if found is None:
             found = self._simplified(plain)
-            self._made[plain] = found
+            self.simplest[plain] = found
         return found
 
     def _simplified(self, value: Value) -> Value:

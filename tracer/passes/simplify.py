@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 from khaljit.tracer.dtypes import index
-from khaljit.tracer.ir import Region, Space, Trace, Value
+from khaljit.tracer.ir import Space, Trace, Value
 from khaljit.tracer.ops import OPS, Op
 from khaljit.tracer.passes import rules_arithmetic, rules_logic
 from khaljit.tracer.passes.rules import Maker
@@ -33,30 +33,19 @@ RULE_FILES: Final = (rules_arithmetic, rules_logic)
 
 def simplify(trace: Trace) -> Trace:
     """Give every pure value its simplest form."""
-    simplifying = _Simplify(trace)
-    simple = simplifying.run()
-    return simple if simplifying.changed else trace
+    return _Simplify(trace).run()
 
 
 class _Simplify(Rewriter):
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
         self.maker: Final = Maker(self.builder, trace.index_bits)
-        self.changed = False
-
-    def branch(self, condition: Value, then: Region, orelse: Region) -> tuple[Value, ...]:
-        results = super().branch(condition, then, orelse)
-        self.changed |= self.builder.ended  # what was behind it, if anything, is left out
-        return results
 
     def pure(self, value: Value, args: tuple[Value, ...]) -> Value:
-        simple = self._simple(value, args)
-        self.changed |= (
-            simple.op is not value.op or simple.attr != value.attr or simple.args != args
-        )
-        return simple
-
-    def _simple(self, value: Value, args: tuple[Value, ...]) -> Value:
+        if args == value.args:
+            simplest = self.maker.simplest.get(value)
+            if simplest is not None:
+                return simplest
         if value.op is Op.SHAPE and value.memory.space is Space.ARRAY:
             first = self.trace.arrays[value.memory.number].same_shape
             memory = self.builder.memory(self.trace.arrays[first].memory)

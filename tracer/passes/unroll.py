@@ -82,14 +82,18 @@ class _Unroll(Rewriter):
         region = value.regions[0]
         carried = self.all(value.args)
         copied = Region((), region.body[1:], region.end)
+        outer, self.copying = self.copying, True
         for _ in range(counted.trips):
             known = len(self.values)
             self.values.update(zip(region.params, carried, strict=True))
             yield from self.body(copied)
             if self.builder.ended:
-                return ()
+                break
             carried = self.all(region.end.args)
             self.forget(known)
+        self.copying = outer
+        if self.builder.ended:
+            return ()
         known = len(self.values)
         self.values.update(zip(region.params, carried, strict=True))
         outcome = self.all(counted.leave.args)
