@@ -15,6 +15,7 @@ where the workgroup's x size is a multiple of `WIDEST_SUBGROUP`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, final
 
 from khaljit.tracer.errors import Site, TraceError
@@ -62,7 +63,7 @@ def _limit(effect: Value) -> Scope | None:
 class _Blame:
     """Finds out why control flow is not uniform: the way out from an effect, step by step."""
 
-    def __init__(self, tree: list[Place], uniformity: Uniformity, limit: Scope) -> None:
+    def __init__(self, tree: Sequence[Place], uniformity: Uniformity, limit: Scope) -> None:
         self._tree: Final = tree
         self._uniformity: Final = uniformity
         self._limit: Final = limit

@@ -263,6 +263,9 @@ class Memory:
     shape: tuple[int | None, ...]
     data: bytes | None = None
 
+    def __hash__(self) -> int:
+        return hash((self.space, self.number))
+
     @property
     def ndim(self) -> int:
         return len(self.shape)

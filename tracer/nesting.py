@@ -5,17 +5,15 @@ Regions know what is inside them; a `Place` knows what a region is inside of.
 
 from __future__ import annotations
 
-from typing import final
+from typing import Final, final
 
-from khaljit.tracer.ir import Region, Value
+from khaljit.tracer.ir import Region, Value, analysis
 from khaljit.tracer.ops import Op
-from khaljit.tracer.records import dataclass
 
 __all__ = ["Place", "is_unreachable", "meet", "places"]
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
 class Place:
     """A region and where it stands. Equality is identity.
 
@@ -27,11 +25,21 @@ class Place:
         depth: number of regions around it.
     """
 
-    region: Region
-    parent: Place | None = None
-    owner: Value | None = None
-    position: int = 0
-    depth: int = 0
+    __slots__ = ("depth", "owner", "parent", "position", "region")
+
+    def __init__(
+        self,
+        region: Region,
+        parent: Place | None = None,
+        owner: Value | None = None,
+        position: int = 0,
+        depth: int = 0,
+    ) -> None:
+        self.region: Final = region
+        self.parent: Final = parent
+        self.owner: Final = owner
+        self.position: Final = position
+        self.depth: Final = depth
 
     @property
     def is_loop(self) -> bool:
@@ -39,7 +47,8 @@ class Place:
         return self.owner is not None and self.owner.op is Op.LOOP
 
 
-def places(top: Region) -> list[Place]:
+@analysis
+def places(top: Region) -> tuple[Place, ...]:
     """The places of a region and of all regions nested in it, outer before inner, in order."""
     found: list[Place] = []
     stack = [Place(top)]
@@ -49,10 +58,12 @@ def places(top: Region) -> list[Place]:
         inner = [
             Place(region, place, effect, position, place.depth + 1)
             for position, effect in enumerate(place.region.body)
+            if effect.regions
             for region in effect.regions
         ]
-        stack.extend(reversed(inner))
-    return found
+        inner.reverse()
+        stack += inner
+    return tuple(found)
 
 
 def is_unreachable(region: Region) -> bool:

@@ -87,43 +87,52 @@ def _later(
 
     def stub(self: Any, *args: Any, **named: Any) -> Any:
         nonlocal general, calls
-        (owner,) = found
         calls += 1
         if calls > OFTEN:
+            (owner,) = found
             setattr(owner, name, write(owner))  # by two threads at once: either is right
         if general is None:
-            general = make(owner)
+            general = make(found[0])
         return general(self, *args, **named)
 
     return stub
 
 
 def _general_init(owner: Any) -> Method:
-    fields = tuple(owner.__dataclass_fields__.items())
-    setters = tuple(getattr(owner, name).__set__ for name, _ in fields)
+    fields = owner.__dataclass_fields__
+    setters = tuple(getattr(owner, name).__set__ for name in fields)
+    count = len(setters)
     finish = getattr(owner, "__post_init__", None)
 
     def __init__(self: Any, *values: Any, **named: Any) -> None:  # noqa: N807
-        for setter, value in zip(setters, values, strict=False):
+        if named or len(values) != count:
+            values = _completed(owner, values, named)
+        for setter, value in zip(setters, values, strict=True):
             setter(self, value)
-        given = 0
-        for (name, one), setter in zip(fields[len(values) :], setters[len(values) :], strict=True):
-            if name in named:
-                setter(self, named[name])
-                given += 1
-            elif one.default is not MISSING:
-                setter(self, one.default)
-            elif one.default_factory is not MISSING:
-                setter(self, one.default_factory())
-            else:
-                given = -1
-                break
-        if given != len(named) or len(values) > len(fields):
-            _write_init(owner)(self, *values, **named)  # which refuses them in Python's words
         if finish is not None:
             finish(self)
 
     return __init__
+
+
+def _completed(owner: Any, values: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+    """The values of all fields; what does not fit is refused in Python's words."""
+    fields = owner.__dataclass_fields__
+    found, given = list(values), 0
+    for name in tuple(fields)[len(values) :]:
+        one = fields[name]
+        if name in named:
+            found.append(named[name])
+            given += 1
+        elif one.default is not MISSING:
+            found.append(one.default)
+        elif one.default_factory is not MISSING:
+            found.append(one.default_factory())
+        else:
+            break
+    if given != len(named) or len(found) != len(fields):
+        _write_init(owner)(object.__new__(owner), *values, **named)
+    return tuple(found)
 
 
 def _general_eq(owner: Any) -> Method:

@@ -59,16 +59,20 @@ class Rewriter:
         builder: builds the new one.
         values: the new value of each old one met so far.
         results: the new results of each old ``if`` and ``loop`` met so far.
+        pooled: whether equal pure values of the old trace are one; else they become one.
         copying: effects are built more than once, so each time anew.
     """
 
     def __init__(self, trace: Trace) -> None:
         self.trace: Final = trace
-        self._pool: Final = pool_of(trace)  # None: the trace has equal values that are not one
-        self.builder: Final = Builder(self._pool)
+        pool = pool_of(trace)
+        self.pooled: Final = pool is not None
+        self.builder: Final = Builder(pool)
         self.values: Final[dict[Value, Value]] = {}
         self.results: Final[dict[Value, tuple[Value, ...]]] = {}
         self.copying = False
+        # No pure value met so far has changed, nor will one unless what it depends on does.
+        self._alike = self.pooled and type(self).pure is Rewriter.pure
 
     def run(self) -> Trace:
         """The new trace; the old one where nothing changes."""
@@ -132,11 +136,7 @@ class Rewriter:
         if dtype is not None:
             stated = OPS[value.op].result is None
             dtype = self.dtype(dtype) if stated else None
-        if (
-            args == value.args
-            and self._pool is not None
-            and (dtype is None or dtype is value.dtype)
-        ):
+        if args == value.args and self.pooled and (dtype is None or dtype is value.dtype):
             return value
         return self.builder.pure(value.op, args, value.attr, dtype)
 
@@ -165,8 +165,14 @@ class Rewriter:
             new = self.builder.open([self.dtype(param.type) for param in params])
         else:
             new = self.builder.reopen(params)
-        self.values.update(zip(params, new, strict=True))
+        self.bind(params, new)
         return new
+
+    def bind(self, old: tuple[Value, ...], new: tuple[Value, ...]) -> None:
+        """From here on, these new values are what some old parameters are."""
+        if old != new:
+            self._alike = False
+        self.values.update(zip(old, new, strict=True))
 
     def leave(self, region: Region) -> Region:
         """Close the region that was opened for an old one."""
@@ -193,11 +199,17 @@ class Rewriter:
             if not self.keeps(effect):
                 continue
             if effect.regions:
-                self.results[effect] = yield self.structure(effect)
+                self.gives(effect, (yield self.structure(effect)))
             else:
                 self.simple(effect)
             if self.builder.ended:  # what was put in place of the effect has no successor
                 return
+
+    def gives(self, node: Value, results: tuple[Value, ...]) -> None:
+        """From here on, these values are what an old ``if`` or ``loop`` gives."""
+        if self._alike and any([result.args != (node,) for result in results]):
+            self._alike = False
+        self.results[node] = results
 
     def structure(self, effect: Value) -> Walk[tuple[Value, ...]]:
         """Rebuild an ``if`` or ``loop``; gives what stands for its results."""
@@ -208,6 +220,8 @@ class Rewriter:
         args = self.all(effect.args)
         self.about(effect)
         built = self.effect(effect, args)
+        if built is not effect:
+            self._alike = False
         if built is not None:
             self.values[effect] = built
 
@@ -218,10 +232,12 @@ class Rewriter:
 
     def all(self, values: Iterable[Value]) -> tuple[Value, ...]:
         """The new values for some old ones."""
-        return tuple(map(self.value, values))
+        return tuple(values) if self._alike else tuple(map(self.value, values))
 
     def value(self, value: Value) -> Value:
         """The new value for an old one."""
+        if self._alike:
+            return value
         known = self.values
         found = known.get(value)
         if found is not None:

@@ -66,7 +66,7 @@ def schedule(trace: Trace) -> Schedule:
     return Schedule(items, order)
 
 
-def _stands(tree: list[Place]) -> dict[Value, tuple[Place, int]]:
+def _stands(tree: Sequence[Place]) -> dict[Value, tuple[Place, int]]:
     """Where each effect stands; the end of a region comes after its body."""
     stands: dict[Value, tuple[Place, int]] = {}
     for place in tree:
@@ -77,7 +77,7 @@ def _stands(tree: list[Place]) -> dict[Value, tuple[Place, int]]:
 
 
 def _earliest(
-    order: Sequence[Value], stands: dict[Value, tuple[Place, int]], tree: list[Place]
+    order: Sequence[Value], stands: dict[Value, tuple[Place, int]], tree: Sequence[Place]
 ) -> dict[Value, Place]:
     """The outermost place where the operands of each value exist."""
     top = tree[0]

@@ -96,7 +96,7 @@ class Plan:
     before: dict[Value, list[Pointer]] = field(default_factory=dict)
     carried: dict[Value, list[Carried]] = field(default_factory=dict)
     homes: dict[Value, Place] = field(default_factory=dict)
-    tree: list[Place] = field(default_factory=list)
+    tree: tuple[Place, ...] = ()
 
 
 @final

@@ -186,7 +186,7 @@ class _Strips(Rewriter):
         inner, number = Region((), body.body[1:], body.end), strip.number
         for turn in range(1, 1 + _TURN):
             known = len(self.values)
-            self.values.update(zip(body.params, carried, strict=True))
+            self.bind(body.params, carried)
             yield self.body(inner)
             carried = self.all(body.end.args)
             counted = self._write.add(params[number], turn)

@@ -167,7 +167,7 @@ class _Trips(Rewriter):
         trips = self._trips(initial[stride.number], stride)
         zero = builder.const(trips.type, 0)
         count, *params = builder.open((trips.type, *(param.type for param in body.params)))
-        self.values.update(zip(body.params, params, strict=True))
+        self.bind(body.params, tuple(params))
         leaving = self.all(body.body[0].regions[0].end.args)
         leave_where(builder, self._write.ge(count, trips), leaving)
         inner = body.body[1 : len(body.body) - stride.checks]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import field
 from typing import final
 
-from khaljit.tracer.ir import Region, Value
+from khaljit.tracer.ir import Region, Value, analysis
 from khaljit.tracer.nesting import Place, places
 from khaljit.tracer.ops import Op
 from khaljit.tracer.records import dataclass
@@ -29,6 +29,7 @@ class Exits:
     around: dict[Value, Place] = field(default_factory=dict)
 
 
+@analysis
 def find_exits(top: Region) -> Exits:
     """What belongs to what in a region and those nested in it."""
     found = Exits()

@@ -51,8 +51,7 @@ class _Invariant(Rewriter):
         region = value.regions[0]
         changing = self._changing[value]
         initial = self.all(value.args)
-        for param, start in zip(region.params, initial, strict=True):
-            self.values[param] = start
+        self.bind(region.params, initial)
         if len(changing) < len(region.params):
             region = Region(tuple(region.params[k] for k in changing), region.body, region.end)
         body = yield from self.region(region)

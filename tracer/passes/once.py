@@ -62,7 +62,7 @@ class _Once(Rewriter):
         if leaving is None:
             return (yield from super().loop(value))
         params = value.regions[0].params
-        self.values.update(zip(params, self.all(value.args), strict=True))
+        self.bind(params, self.all(value.args))
         outcome = yield self._flow(value.regions[0], 0, None, leaving)
         reached: tuple[Value, ...] = outcome or ()
         return reached
@@ -82,7 +82,7 @@ class _Once(Rewriter):
                     outcome: tuple[Value, ...] | None = yield self._branch(effect, after, leaving)
                     return outcome
                 if effect.regions:
-                    self.results[effect] = yield self.structure(effect)
+                    self.gives(effect, (yield self.structure(effect)))
                 else:
                     self.simple(effect)
                 if self.builder.ended:
@@ -93,7 +93,7 @@ class _Once(Rewriter):
                 self.end(region.end)
                 return None
             assert rest is not None, "a loop's body does not yield"
-            self.results[rest.branch] = self.all(region.end.args)
+            self.gives(rest.branch, self.all(region.end.args))
             region, start, rest = rest.region, rest.position, rest.outer
 
     def _branch(

@@ -41,16 +41,14 @@ PIPELINE: Final[tuple[Callable[[Trace], Trace], ...]] = (
 def optimise(trace: Trace) -> Trace:
     """Run all passes over a canonical trace; gives a lowered one.
 
-    A pass that finds nothing to do gives back the trace itself, and is not asked about it again.
+    A pass that finds nothing to do gives back the trace itself. What it gave finds it nothing to do
+    in, so it is not asked about that again.
     """
     pool = pool_of(trace)
     if pool is not None:  # one for all passes
         trace = trace.having(trace.body, pool)
-    idle: dict[Callable[[Trace], Trace], Trace] = {}
+    settled: dict[Callable[[Trace], Trace], Trace] = {}
     for step in PIPELINE:
-        if idle.get(step) is trace:
-            continue
-        before, trace = trace, step(trace)
-        if trace is before:
-            idle[step] = trace
+        if settled.get(step) is not trace:
+            trace = settled[step] = step(trace)
     return trace

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import Final
 
 from khaljit.tracer.dtypes import index
-from khaljit.tracer.ir import Space, Trace, Value
+from khaljit.tracer.ir import Space, Trace, Value, values
 from khaljit.tracer.ops import OPS, Op
 from khaljit.tracer.passes import rules_arithmetic, rules_logic
 from khaljit.tracer.passes.rules import Maker
@@ -27,19 +27,30 @@ from khaljit.tracer.rewriting import Rewriter
 
 __all__ = ["RULE_FILES", "simplify"]
 
+# Pure values that only their region or node gives.
+_FIXED: Final = frozenset({Op.PARAM, Op.RESULT})
 # Importing a file registers its rules.
 RULE_FILES: Final = (rules_arithmetic, rules_logic)
 
 
 def simplify(trace: Trace) -> Trace:
     """Give every pure value its simplest form."""
-    return _Simplify(trace).run()
+    simplifying = _Simplify(trace)
+    return trace if simplifying.finds_nothing() else simplifying.run()
 
 
 class _Simplify(Rewriter):
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
         self.maker: Final = Maker(self.builder, trace.index_bits)
+
+    def finds_nothing(self) -> bool:
+        """Whether every value has its simplest form."""
+        return self.pooled and all(
+            self.pure(value, value.args) is value
+            for value in values(self.trace.body)
+            if value.op not in _FIXED and not OPS[value.op].effect
+        )
 
     def pure(self, value: Value, args: tuple[Value, ...]) -> Value:
         if args == value.args:

@@ -85,7 +85,7 @@ class _Unroll(Rewriter):
         outer, self.copying = self.copying, True
         for _ in range(counted.trips):
             known = len(self.values)
-            self.values.update(zip(region.params, carried, strict=True))
+            self.bind(region.params, carried)
             yield from self.body(copied)
             if self.builder.ended:
                 break
@@ -95,7 +95,7 @@ class _Unroll(Rewriter):
         if self.builder.ended:
             return ()
         known = len(self.values)
-        self.values.update(zip(region.params, carried, strict=True))
+        self.bind(region.params, carried)
         outcome = self.all(counted.leave.args)
         self.forget(known)
         return outcome
