@@ -20,7 +20,6 @@ decode it, stores encode it. A bool is a byte, of which any bit means true.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final, final
 
 from khaljit.codegen.caps import Caps
@@ -28,7 +27,7 @@ from khaljit.codegen.writing import UNSIGNED, Writer
 from khaljit.tracer.dtypes import DType, bool_, u8
 from khaljit.tracer.ir import AtomicAccess, Element, Memory, Trace, Value, effects
 from khaljit.tracer.ops import COMBINE, Op
-from khaljit.tracer.records import dataclass
+from khaljit.tracer.records import dataclass, replace
 from khaljit.tracer.rewriting import Rewriter
 
 __all__ = ["Encoding", "atomics_on_bits", "through_bits"]

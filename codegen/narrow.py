@@ -19,7 +19,6 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from khaljit.codegen.atomics import Encoding, through_bits
@@ -38,6 +37,7 @@ from khaljit.codegen.writing import Writer
 from khaljit.tracer.dtypes import DType, bf16, bool_, f16, f32, f64, u16, u32
 from khaljit.tracer.ir import AtomicAccess, Element, Memory, ScalarParam, Trace, Value, values
 from khaljit.tracer.ops import COMPARISONS, Op
+from khaljit.tracer.records import replace
 from khaljit.tracer.rewriting import Rewriter
 
 __all__ = ["carry_narrow"]

@@ -14,7 +14,6 @@ index type), and the note's operands; what has 64 bits takes two words, all else
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any, Final, final
 
 import numpy as np
@@ -33,7 +32,7 @@ from khaljit.tracer.ir import (
     effects,
 )
 from khaljit.tracer.ops import Op
-from khaljit.tracer.records import dataclass
+from khaljit.tracer.records import dataclass, replace
 from khaljit.tracer.rewriting import Rewriter
 
 __all__ = [

@@ -479,20 +479,17 @@ def values(top: Region) -> tuple[Value, ...]:
 
     Effects appear in the order of `effects`; a pure value before the first that uses it.
     """
-    seen: set[Value] = set()
-    order: list[Value] = []
+    order: dict[Value, None] = {}
     for effect in effects(top):
-        stack = [] if effect in seen else [effect]
+        stack = [effect]
         while stack:
             value = stack[-1]
             for arg in value.args:
-                if arg not in seen:
+                if arg not in order:
                     if arg.args:
                         stack.append(arg)
                         break
-                    seen.add(arg)
-                    order.append(arg)
+                    order[arg] = None
             else:
-                seen.add(stack.pop())
-                order.append(value)
+                order[stack.pop()] = None
     return tuple(order)

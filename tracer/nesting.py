@@ -10,7 +10,7 @@ from typing import Final, final
 from khaljit.tracer.ir import Region, Value, analysis
 from khaljit.tracer.ops import Op
 
-__all__ = ["Place", "is_unreachable", "meet", "places"]
+__all__ = ["Place", "is_unreachable", "places"]
 
 
 @final
@@ -83,15 +83,3 @@ def is_unreachable(region: Region) -> bool:
             return False
         stack.extend(arm for one in inner.body if one.op is Op.IF for arm in one.regions)
     return True
-
-
-def meet(a: Place, b: Place) -> Place:
-    """The innermost place that holds both."""
-    while a is not b:
-        if a.depth >= b.depth:
-            assert a.parent is not None, "places of one trace"
-            a = a.parent
-        else:
-            assert b.parent is not None, "places of one trace"
-            b = b.parent
-    return a

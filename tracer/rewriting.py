@@ -134,9 +134,8 @@ class Rewriter:
         """The same pure operation on other operands."""
         dtype = value.dtype
         if dtype is not None:
-            stated = OPS[value.op].result is None
-            dtype = self.dtype(dtype) if stated else None
-        if args == value.args and self.pooled and (dtype is None or dtype is value.dtype):
+            dtype = self.dtype(dtype) if OPS[value.op].result is None else None
+        if self.pooled and args == value.args and (dtype is None or dtype is value.dtype):
             return value
         return self.builder.pure(value.op, args, value.attr, dtype)
 
@@ -242,21 +241,18 @@ class Rewriter:
         found = known.get(value)
         if found is not None:
             return found
-        builder, find = self.builder, known.get
+        builder, find, pure = self.builder, known.get, self.pure
         stack = [value]
         while stack:
             top = stack[-1]
-            args: tuple[Any, ...] = top.args and tuple(map(find, top.args))
-            if None in args:
-                if top.op is Op.RESULT:  # of a node, which is no value itself
-                    assert isinstance(top.attr, int)
-                    known[stack.pop()] = self.results[top.args[0]][top.attr]
-                else:
-                    stack.extend([arg for arg in reversed(top.args) if arg not in known])
-                continue
-            stack.pop()
-            if top not in known:
-                assert not OPS[top.op].effect, f"{top} is used where it does not exist"
+            args: tuple[Any, ...] = tuple(map(find, top.args))
+            if None not in args:
+                stack.pop()
                 builder.at = top.at
-                known[top] = self.pure(top, args)
+                known[top] = pure(top, args)
+            elif top.op is Op.RESULT:  # of a node, which is no value itself
+                assert isinstance(top.attr, int)
+                known[stack.pop()] = self.results[top.args[0]][top.attr]
+            else:
+                stack.append(top.args[args.index(None)])
         return known[value]

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Final, final
 
 from khaljit.tracer.ir import Region, Trace, Value, values
-from khaljit.tracer.nesting import Place, meet, places
+from khaljit.tracer.nesting import Place, places
 from khaljit.tracer.ops import Op
 from khaljit.tracer.records import dataclass
 
@@ -42,81 +42,85 @@ class Schedule:
     order: Sequence[Value]
 
 
+# A place, and the position there before which something happens.
+_Use = tuple[Place, int]
+
+
 def schedule(trace: Trace) -> Schedule:
     """Place every pure value of a trace; near linear in the trace's size."""
-    tree = places(trace.body)
+    tree, order = places(trace.body), values(trace.body)
     stands = _stands(tree)
-    order = values(trace.body)
-    earliest = _earliest(order, stands, tree)
-    # For each value its uses: the place of the user and its position there, or the position of
-    # the effect before which it is computed.
-    uses: dict[Value, list[tuple[Place, int]]] = {}
+    earliest, top = _earliest(order, stands, tree), tree[0]
+    uses: dict[Value, _Use] = {}  # of each value, as one: the place that holds all, the first
     before: dict[Place, dict[int, list[Value]]] = {place: {} for place in tree}
     for value in reversed(order):  # users before operands
         use = stands.get(value)
         if use is None:
             if value.op in CODELESS:
                 continue
-            use = place, position = _settle(uses[value], earliest[value])
+            place, position = use = _settle(uses[value], earliest.get(value, top))
             before[place].setdefault(position, []).append(value)
         for operand in value.args:
             if operand not in stands:
-                uses.setdefault(operand, []).append(use)
+                known = uses.get(operand)
+                uses[operand] = use if known is None else _both(known, use)
     items = {place.region: _merge(place.region, before[place]) for place in tree}
     return Schedule(items, order)
 
 
-def _stands(tree: Sequence[Place]) -> dict[Value, tuple[Place, int]]:
+def _stands(tree: Sequence[Place]) -> dict[Value, _Use]:
     """Where each effect stands; the end of a region comes after its body."""
-    stands: dict[Value, tuple[Place, int]] = {}
+    stands: dict[Value, _Use] = {}
     for place in tree:
-        for position, effect in enumerate(place.region.body):
+        region = place.region
+        for position, effect in enumerate(region.body):
             stands[effect] = (place, position)
-        stands[place.region.end] = (place, len(place.region.body))
+        stands[region.end] = (place, len(region.body))
     return stands
 
 
 def _earliest(
-    order: Sequence[Value], stands: dict[Value, tuple[Place, int]], tree: Sequence[Place]
+    order: Sequence[Value], stands: dict[Value, _Use], tree: Sequence[Place]
 ) -> dict[Value, Place]:
-    """The outermost place where the operands of each value exist."""
+    """The outermost place where the operands of each value exist, unless it is the top."""
     top = tree[0]
     earliest = {param: place for place in tree for param in place.region.params}
     for value in order:
         if value in stands:
-            earliest[value] = stands[value][0]
-        elif value not in earliest:
+            deepest = stands[value][0]
+        else:
             deepest = top
             for operand in value.args:
-                place = earliest[operand]
-                if place.depth > deepest.depth:
+                place = earliest.get(operand)
+                if place is not None and place.depth > deepest.depth:
                     deepest = place
+        if deepest is not top:
             earliest[value] = deepest
     return earliest
 
 
-def _settle(uses: list[tuple[Place, int]], earliest: Place) -> tuple[Place, int]:
-    """Where a value is computed: a place and the position before which."""
-    latest = uses[0][0]
-    for place, _ in uses:
-        if place is not latest:
-            latest = meet(latest, place)
-    best = climbing = latest
-    while climbing is not earliest:
-        assert climbing.parent is not None, "operands exist where a value is used"
-        if climbing.is_loop:
-            best = climbing.parent
-        climbing = climbing.parent
-    return best, min(_position(place, position, best) for place, position in uses)
+def _both(one: _Use, other: _Use) -> _Use:
+    """The place that holds two uses, and the position of the first there."""
+    (a, first), (b, second) = one, other
+    while a is not b:
+        if a.depth >= b.depth:
+            assert a.parent is not None, "places of one trace"
+            first, a = a.position, a.parent
+        else:
+            assert b.parent is not None, "places of one trace"
+            second, b = b.position, b.parent
+    return (a, first) if first <= second else (a, second)
 
 
-def _position(place: Place, position: int, within: Place) -> int:
-    """A position inside ``within`` or nested in it as one in ``within`` itself."""
-    while place is not within:
-        position = place.position
-        assert place.parent is not None, "a use stands in or below its value's place"
+def _settle(latest: _Use, earliest: Place) -> _Use:
+    """Where a value is computed: out of loops, as far as its operands exist."""
+    best, place = latest, latest[0]
+    while place is not earliest:
+        assert place.parent is not None, "operands exist where a value is used"
+        if place.is_loop:
+            best = place.parent, place.position
         place = place.parent
-    return position
+    return best
 
 
 def _merge(region: Region, before: dict[int, list[Value]]) -> tuple[Value, ...]:

@@ -23,14 +23,13 @@ little is computed in between. Other branches may choose values there, and do no
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Final, final
 
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import DType, bool_, i32, i64
 from khaljit.tracer.ir import Access, Space, Trace, Value, effects, values
 from khaljit.tracer.ops import OPS, Op
-from khaljit.tracer.records import dataclass
+from khaljit.tracer.records import dataclass, replace
 
 __all__ = ["coarsen"]
 

@@ -17,7 +17,6 @@ launch signature says so of arrays), and the core offset is a multiple.
 
 from __future__ import annotations
 
-from dataclasses import field
 from typing import Final, final
 
 from khaljit.codegen.ptx.forms import TYPES
@@ -50,21 +49,21 @@ class Group:
 
 
 @final
-@dataclass(slots=True, eq=False)
 class _Open:
     """Accesses that may still be joined by more.
 
-    ``passed`` are the bytes that were stored since, beside the loads of the group: no load of them
-    may be moved to its place.
+    They are alike in ``op``, ``view``, ``pointer``, guard and type. ``passed`` are the bytes that
+    were stored since, beside the loads of the group: no load of them may be moved to its place.
     """
 
-    op: Op
-    view: tuple[Space, int]
-    pointer: Pointer
-    guard: Value | None
-    type: str
-    members: dict[int, Value] = field(default_factory=dict)  # by displacement
-    passed: list[tuple[int, int]] = field(default_factory=list)  # displacements and sizes
+    __slots__ = ("members", "op", "passed", "pointer", "view")
+
+    def __init__(self, op: Op, view: tuple[Space, int], pointer: Pointer) -> None:
+        self.op: Final = op
+        self.view: Final = view
+        self.pointer: Final = pointer
+        self.members: Final[dict[int, Value]] = {}  # by displacement
+        self.passed: Final[list[tuple[int, int]]] = []  # displacements and sizes
 
 
 def find_groups(trace: Trace, plan: Plan) -> dict[Value, Group]:
@@ -81,7 +80,7 @@ class _Finder:
         self.groups: Final[dict[Value, Group]] = {}
         self._trace: Final = trace
         self._plan: Final = plan
-        self._open: list[_Open] = []
+        self._open: Final[dict[tuple[object, ...], _Open]] = {}
 
     def region(self, region: Region) -> None:
         for effect in region.body:
@@ -99,19 +98,17 @@ class _Finder:
     def _access(self, effect: Value) -> None:
         where = self._plan.where[effect]
         view, dtype = self._view(effect.memory), _scalar(effect)
-        self._close(
-            [one for one in self._open if one.view == view and self._conflicts(one, effect, where)]
-        )
+        near = [(key, one) for key, one in self._open.items() if one.view == view]
+        self._close([key for key, one in near if self._conflicts(one, effect, where)])
         if effect.op is Op.STORE:
-            for one in self._open:
-                if one.op is Op.LOAD and one.view == view:
+            for _, one in near:
+                if one.op is Op.LOAD:
                     one.passed.append((where.displacement, dtype.size))
         key = (effect.op, view, where.pointer, effect.guard, TYPES[dtype].memory)
-        for one in self._open:
-            if (one.op, one.view, one.pointer, one.guard, one.type) == key:
-                one.members[where.displacement] = effect
-                return
-        self._open.append(_Open(*key, {where.displacement: effect}))
+        group = self._open.get(key)
+        if group is None:
+            group = self._open[key] = _Open(effect.op, view, where.pointer)
+        group.members[where.displacement] = effect
 
     def _conflicts(self, one: _Open, effect: Value, where: Where) -> bool:
         """Whether an access must not be exchanged with those of an open group, or joined to it."""
@@ -123,9 +120,9 @@ class _Finder:
         members = [(place, _scalar(member).size) for place, member in one.members.items()]
         return _overlap(at, size, members)
 
-    def _close(self, groups: list[_Open]) -> None:
-        for one in groups:
-            self._open.remove(one)
+    def _close(self, keys: list[tuple[object, ...]]) -> None:
+        for key in keys:
+            one = self._open.pop(key)
             if len(one.members) > 1:
                 self._form(one)
 

@@ -46,7 +46,6 @@ Terms = dict[Value | None, int]
 
 
 @final
-@dataclass(slots=True, eq=False)
 class Pointer:
     """A pointer of some accesses.
 
@@ -56,27 +55,34 @@ class Pointer:
         register: what holds it, once that is so.
     """
 
-    memory: Memory
-    core: Value | None
-    register: str = ""
+    __slots__ = ("core", "memory", "register")
+
+    def __init__(self, memory: Memory, core: Value | None) -> None:
+        self.memory: Final = memory
+        self.core: Final = core
+        self.register = ""
 
 
 @final
-@dataclass(frozen=True, slots=True)
 class Where:
     """The address of an access: a pointer and the bytes after it."""
 
-    pointer: Pointer
-    displacement: int
+    __slots__ = ("displacement", "pointer")
+
+    def __init__(self, pointer: Pointer, displacement: int) -> None:
+        self.pointer: Final = pointer
+        self.displacement: Final = displacement
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
 class Carried:
     """A pointer that a loop advances, and by how many units per iteration."""
 
-    pointer: Pointer
-    step: Terms
+    __slots__ = ("pointer", "step")
+
+    def __init__(self, pointer: Pointer, step: Terms) -> None:
+        self.pointer: Final = pointer
+        self.step: Final = step
 
 
 @final

@@ -26,7 +26,6 @@ order, stays.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final, final
 
 from khaljit.codegen.ptx.loops import (
@@ -40,9 +39,9 @@ from khaljit.codegen.ptx.loops import (
 from khaljit.codegen.writing import UNSIGNED, Writer
 from khaljit.tracer.build import constant
 from khaljit.tracer.dtypes import DType, Kind
-from khaljit.tracer.ir import Region, Space, Trace, Value, effects
+from khaljit.tracer.ir import Access, Region, Space, Trace, Value, effects
 from khaljit.tracer.ops import Op
-from khaljit.tracer.records import dataclass
+from khaljit.tracer.records import dataclass, replace
 from khaljit.tracer.rewriting import Rewriter, Walk
 
 __all__ = ["strip_loops"]
@@ -152,7 +151,7 @@ class _Strips(Rewriter):
     def __init__(self, trace: Trace, found: dict[Value, _Strip]) -> None:
         super().__init__(trace)
         self._found: Final = found
-        self._free: frozenset[Value] = frozenset()
+        self._free: dict[Value, Access] = {}
         self._write: Final = Writer(self.builder, self._plain)
 
     def _plain(self, op: Op, args: tuple[Value, ...], dtype: DType | None) -> Value:
@@ -169,8 +168,7 @@ class _Strips(Rewriter):
     def effect(self, value: Value, args: tuple[Value, ...]) -> Value | None:
         if value not in self._free:
             return super().effect(value, args)
-        access = replace(value.access, guarded=False)
-        return self.builder.effect(value.op, (*args[:2], *args[3:]), access, value.dtype)
+        return self.builder.effect(value.op, (*args[:2], *args[3:]), self._free[value], value.dtype)
 
     def loop(self, value: Value) -> Walk[tuple[Value, ...]]:
         strip = self._found.get(value)
@@ -182,7 +180,8 @@ class _Strips(Rewriter):
         stop = self._stop(strip)
         carried = params = self.builder.open(types)
         leave_where(self.builder, self._write.ge(params[strip.number], stop), params)
-        self._free, self.copying = strip.free, True
+        self._free = {one: replace(one.access, guarded=False) for one in strip.free}
+        self.copying = True
         inner, number = Region((), body.body[1:], body.end), strip.number
         for turn in range(1, 1 + _TURN):
             known = len(self.values)
@@ -192,7 +191,7 @@ class _Strips(Rewriter):
             counted = self._write.add(params[number], turn)
             carried = (*carried[:number], counted, *carried[number + 1 :])
             self.forget(known)
-        self._free, self.copying = frozenset(), False
+        self._free, self.copying = {}, False
         self.builder.end(Op.CONTINUE, carried)
         reached = self.builder.loop(initial, self.builder.close(), tuple(types))
         rest = yield self.region(body)

@@ -21,7 +21,6 @@ With ``unchecked`` all checks go, but in debug mode. Assertions that are proven 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from khaljit.tracer.build import constant
@@ -30,6 +29,7 @@ from khaljit.tracer.ops import Op
 from khaljit.tracer.passes.exits import Exits, find_exits
 from khaljit.tracer.passes.linear import Linear, Prover
 from khaljit.tracer.passes.paths import PathRewriter
+from khaljit.tracer.records import replace
 from khaljit.tracer.rewriting import Walk
 
 __all__ = ["bounds"]

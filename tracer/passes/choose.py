@@ -19,12 +19,12 @@ that value.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from khaljit.tracer.ir import Access, Region, Trace, Value
 from khaljit.tracer.ops import COMPARISONS, MATH, Op
 from khaljit.tracer.passes.paths import PathRewriter, literals
+from khaljit.tracer.records import replace
 from khaljit.tracer.rewriting import Walk
 
 __all__ = ["choose"]

@@ -25,13 +25,13 @@ Laws:
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from khaljit.tracer.build import constant, to_bits, to_number
 from khaljit.tracer.dtypes import DType, bool_, i32, i64, index, u8, u16, u32, u64
 from khaljit.tracer.ir import Access, ArrayParam, Element, Memory, ScalarParam, Space, Trace, Value
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import replace
 from khaljit.tracer.rewriting import Rewriter
 
 __all__ = ["lower_access"]

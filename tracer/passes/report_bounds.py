@@ -16,13 +16,13 @@ there in each recording. Access stays checked. What `bounds` proves goes again t
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from khaljit.tracer.dtypes import bool_, i64, u64
 from khaljit.tracer.errors import Site
 from khaljit.tracer.ir import Access, Memory, Note, Space, Trace, Value
 from khaljit.tracer.ops import Op
+from khaljit.tracer.records import replace
 from khaljit.tracer.rewriting import Rewriter
 
 __all__ = ["report_bounds"]
