@@ -647,6 +647,25 @@ def test_a_small_counted_loop_is_unrolled() -> None:
     )
 
 
+def test_what_a_loop_does_alike_in_each_iteration_is_done_as_often() -> None:
+    """Each copy of an effect is an effect of its own, though nothing in it changes."""
+    _check(
+        unroll,
+        _counted("2:i32", 1, "%4: f32 = load a[3:i32]"),
+        """
+        {
+          %0: f32 = load a[3:i32]
+          %1: f32 = load a[3:i32]
+          %2: index = id global 0
+          %3: f32 = add %0, 0.0:f32
+          %4: f32 = add %3, %1
+          store out[%2] <- %4
+          yield
+        }
+        """,
+    )
+
+
 def test_a_loop_that_never_runs_is_what_it_starts_from() -> None:
     _check(
         unroll,

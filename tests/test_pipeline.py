@@ -13,14 +13,11 @@ from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import i32
 from khaljit.tracer.floats import Array
 from khaljit.tracer.interpret import interpret
-from khaljit.tracer.ir import (
-    Access,
-    Trace,
-    effects,
-)
+from khaljit.tracer.ir import Access, Trace, Value, effects
 from khaljit.tracer.ops import Op
 from khaljit.tracer.passes.bounds import bounds
 from khaljit.tracer.passes.contract import contract
+from khaljit.tracer.passes.lower_access import lower_access
 from khaljit.tracer.passes.pipeline import PIPELINE, optimise
 from khaljit.tracer.rewriting import Rewriter
 from khaljit.tracer.text import print_trace
@@ -29,13 +26,75 @@ from tests.building import array_param, kernel
 from tests.random_traces import random_trace
 
 
-def test_a_rewriter_that_changes_nothing_copies() -> None:
+def test_a_rewriter_that_changes_nothing_gives_the_trace_back() -> None:
     for seed in range(30):
         # The first copy leaves out what cannot be reached.
         trace = Rewriter(random_trace(seed, collectives=True).trace).run()
-        done = Rewriter(trace).run()
-        verify(done)
-        assert print_trace(done) == print_trace(trace)
+        verify(trace)
+        assert Rewriter(trace).run() is trace
+        apart = replace(trace, pool=None)
+        assert Rewriter(apart).run() is apart
+
+
+def test_a_trace_whose_equal_values_are_several_is_copied_with_one_of_each() -> None:
+    params, one = [array_param(0, i32)], Value(Op.CONST, i32, (), 1)
+
+    def build(b: Builder) -> None:
+        memory, i = b.memory(params[0].memory), b.id("global")
+        sums = [Value(Op.ADD, i32, (Value(Op.CONST, i32, (), 1), one)) for _ in range(2)]
+        b.store(memory, (i,), b.pure(Op.MUL, tuple(sums)), Access())
+
+    trace = kernel(build, params)
+    done = Rewriter(trace).run()
+    first, second = done.body.body[0].args[-1].args
+    assert trace.pool is None
+    assert first is second
+    assert first.args[0] is first.args[1]
+    assert Rewriter(done).run() is done
+
+
+def test_what_stays_is_the_same_object_and_what_depends_on_a_change_is_not() -> None:
+    """A constant changes in one of two loops."""
+
+    class Doubles(Rewriter):
+        def pure(self, value: Value, args: tuple[Value, ...]) -> Value:
+            if value.op is Op.CONST and value.attr == 7:
+                return self.builder.const(value.type, 14)
+            return self.copy(value, args)
+
+    params = [array_param(0, i32)]
+
+    def build(b: Builder) -> None:
+        memory = b.memory(params[0].memory)
+        for limit in (5, 7):
+            (k,) = b.open((i32,))
+            b.open()
+            b.end(Op.BREAK)
+            done = b.close()
+            b.open()
+            b.end(Op.YIELD)
+            b.if_(b.pure(Op.GE, (k, b.const(i32, limit))), done, b.close())
+            b.store(memory, (k,), k, Access())
+            b.end(Op.CONTINUE, (b.pure(Op.ADD, (k, b.const(i32, 1))),))
+            b.loop((b.const(i32, 0),), b.close(), ())
+
+    trace = kernel(build, params)
+    done = Doubles(trace).run()
+    verify(done)
+    (five, seven), (kept, changed) = trace.body.body, done.body.body
+    assert kept is five
+    assert changed is not seven
+    assert changed.regions[0].body[1] is seven.regions[0].body[1]  # the store
+    assert changed.regions[0].body[0].regions == seven.regions[0].body[0].regions
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_what_a_pass_gave_it_finds_nothing_to_do_in(seed: int) -> None:
+    """So `optimise` does not ask it again."""
+    trace = Rewriter(random_trace(seed).trace).run()
+    for step in PIPELINE[: PIPELINE.index(lower_access)]:
+        trace = step(trace)
+        assert step(trace) is trace, step.__name__
 
 
 def test_long_chains_and_deep_nests_need_no_recursion() -> None:
