@@ -161,6 +161,9 @@ def parse(annotation: Any, where: str) -> Annotation | None:
         rest = [one for one in typing.get_args(annotation) if one is not type(None)]
         if len(rest) == 1:  # X | None: None specialises, as it does everywhere
             return parse(rest[0], where)
+    expanded = _expanded(annotation)
+    if expanded is not annotation:
+        return parse(expanded, where)
     raise ArgumentTypeError(
         f"{where} is annotated with {inspect.formatannotation(annotation)}, which khaljit does not "
         "know",
@@ -168,6 +171,17 @@ def parse(annotation: Any, where: str) -> Annotation | None:
         or "use kj.Array1[kj.f32], a dtype such as kj.i32, kj.Const[int], a tuple or dataclass "
         "of these, or no annotation",
     )
+
+
+def _expanded(annotation: Any) -> Any:
+    """What an alias made by a ``type`` statement stands for (PEP 695); NumPy's are such."""
+    kind = getattr(typing, "TypeAliasType", None)  # of Python 3.12
+    if kind is None:
+        return annotation
+    if isinstance(annotation, kind):
+        return annotation.__value__
+    origin = typing.get_origin(annotation)
+    return origin.__value__[typing.get_args(annotation)] if isinstance(origin, kind) else annotation
 
 
 def _instead(annotation: Any) -> str | None:

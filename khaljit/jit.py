@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
-import sys
 import threading
 import weakref
 from collections import Counter
@@ -279,12 +278,10 @@ class Kernel(KernelBase):
 
     def _undisturbed(self, signature: Signature) -> Recording:
         """A recording in which no debugger stops, since the function itself will run."""
-        trace = sys.gettrace()
-        sys.settrace(None)
-        try:
+        from khaljit.debuggers import no_debugger  # for devices that one debugs on
+
+        with no_debugger():
             return self._record(signature, quiet=True)
-        finally:
-            sys.settrace(trace)
 
     def _record(self, signature: Signature, quiet: bool = False) -> Recording:
         self._counts["recorded"] += 1

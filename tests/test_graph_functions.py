@@ -358,7 +358,7 @@ def test_an_exception_is_raised_and_forgotten(device: Device) -> None:
 
     x, y = device.zeros(4), device.zeros(4)
     for _ in range(2):
-        with pytest.raises(ValueError, match="math domain"):
+        with pytest.raises(ValueError, match=r"math domain|nonnegative"):
             risky(x, y, -1.0)
     step[4](x, y, 9.0)
     assert (y.numpy() == 9).all()

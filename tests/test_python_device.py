@@ -36,7 +36,7 @@ def run(script: str, folder: Path, *options: str, typed: str = "", **environment
         text=True,
         timeout=120,
         check=False,
-        env={**os.environ, "PYTHONPATH": os.getcwd(), **environment},
+        env={**os.environ, "PYTHONPATH": os.pathsep.join((os.getcwd(), *sys.path)), **environment},
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

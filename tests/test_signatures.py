@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -267,3 +268,16 @@ def test_a_text_and_a_call_give_the_same_key() -> None:
     written = write_signature(signature_of(add._function, (a, a.copy())))
     assert add.compile(a, a.copy()).key == add.compile(written).key
     assert add.compile(written).key != add.compile("f32[:], f32[:]").key
+
+
+@pytest.mark.skipif(sys.version_info < (3, 12), reason="``type`` statements came with Python 3.12")
+def test_aliases_of_types_annotate_as_what_they_stand_for() -> None:
+    scope: dict[str, Any] = {"kj": kj}
+    exec("type Row = kj.Array1[kj.f32]", scope)
+
+    def kernel(a: Any, b: Any) -> None: ...
+
+    kernel.__annotations__ = {"a": scope["Row"]}
+    assert write_signature(signature_of(kernel, (ONES, 1))) == "f32[:], i32"
+    with pytest.raises(kj.ArgumentError, match=r"expects kj\.Array1"):
+        signature_of(kernel, (SQUARE, 1))

@@ -195,3 +195,8 @@ class _Globals(dict[str, Any]):
             except AttributeError:
                 raise KeyError(name) from None
         return self._meanings.replaced(value)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        """Debuggers keep their own variables among the globals of a frame."""
+        self._real[name] = value
+        super().__setitem__(name, value)

@@ -17,6 +17,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from khaljit.backends.python.evaluate import number_of
+from khaljit.debuggers import trace_function
 from khaljit.tracer.dtypes import DType
 from khaljit.tracer.errors import InternalError
 from khaljit.tracer.ir import Memory, Value
@@ -113,7 +114,7 @@ class Workgroup:
                 body(lane)
             return
         self._turns = [_Turn() for _ in range(self._grid.lanes)]
-        trace = sys.gettrace()
+        trace = trace_function()
         for lane, turn in enumerate(self._turns):
             context = contextvars.copy_context()
             turn.thread = threading.Thread(
