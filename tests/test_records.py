@@ -104,8 +104,7 @@ def test_hashes_ignore_what_is_not_compared() -> None:
     assert {Pair(1): 5}[Pair(1, "b", 9)] == 5
 
 
-def test_a_hash_stays_as_it_was_however_often_it_is_asked_for() -> None:
-    """What is a key of a dict is found there when the method has been written, too."""
+def test_hashes_are_those_of_the_fields_as_a_tuple() -> None:
 
     @records.dataclass(slots=True, frozen=True)
     class Empty:
@@ -121,8 +120,7 @@ def test_a_hash_stays_as_it_was_however_often_it_is_asked_for() -> None:
         b: int
 
     for one in (Empty(), One(5), Two(5, 6)):
-        seen = {hash(one) for _ in range(2 * records.OFTEN)}
-        assert seen == {hash(dataclasses.astuple(one))}
+        assert hash(one) == hash(one) == hash(dataclasses.astuple(one))
 
 
 def test_what_is_frozen_stays_as_it_is() -> None:
@@ -137,7 +135,7 @@ def test_what_is_frozen_stays_as_it_is() -> None:
 def test_wrong_arguments_are_refused_at_every_call() -> None:
     made: Any = Pair
     for _ in range(2):
-        with pytest.raises(TypeError, match="missing 1 required positional argument: 'a'"):
+        with pytest.raises(TypeError, match=r"Pair.__init__\(\) missing 1 required .* 'a'"):
             made()
         with pytest.raises(TypeError, match="unexpected keyword argument 'c'"):
             made(1, c=3)
@@ -219,25 +217,26 @@ def test_fields_of_a_base_come_first() -> None:
         assert repr(one).endswith("Derived(a=1, b=3, c=4)")
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 5])
-def test_methods_mean_the_same_before_and_after_they_are_written(count: int) -> None:
+@pytest.mark.parametrize("count", [*range(13), 20])
+def test_methods_mean_the_same_before_and_after_they_are_made(count: int) -> None:
     names = [f"field{place}" for place in range(count)]
     body = {"__annotations__": dict.fromkeys(names, object), "__module__": __name__}
     made: Any = records.dataclass(frozen=True, slots=True)(type("Made", (), body))
     first = made(*range(count))
     known = {first: "found"}
     before = hash(first)
-    for _ in range(2 * records.OFTEN):
+    for _ in range(2):
         other = made(**{name: place for place, name in enumerate(names)})
         assert other == first
         assert hash(other) == before
+        assert [getattr(other, name) for name in names] == list(range(count))
     assert known[made(*range(count))] == "found"
     for method in ("__init__", "__eq__", "__hash__"):
-        assert getattr(made, method).__name__ == method, "written"
+        assert getattr(made, method).__qualname__ != "_later.<locals>.stub"
 
 
 def test_a_thread_that_comes_late_to_the_first_call_gets_the_same() -> None:
-    """It has looked the method up before another thread put the written one in its place."""
+    """It has looked the method up before another thread put the made one in its place."""
 
     @records.dataclass(frozen=True, slots=True)
     class New:

@@ -13,7 +13,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import field
 from types import CellType, FrameType, FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any, Final, final
 
@@ -184,7 +183,6 @@ def _unchanged(container: object, contents: tuple[object, ...]) -> bool:
     return len(now) == len(contents) and all(map(operator.is_, now, contents))
 
 
-@dataclass(slots=True)
 class Recorder:
     """What a recording knows.
 
@@ -209,26 +207,36 @@ class Recorder:
             given way to, so that its loop must be recorded again.
     """
 
-    hooks: ModuleType
-    keeper: Keeper | None = None
-    builder: Builder = field(default_factory=Builder)
-    calls: list[FunctionType] = field(default_factory=list)
-    guards: dict[tuple[object, ...], Guard] = field(default_factory=dict)
-    constructs: list[Construct] = field(default_factory=list)
-    frames: list[Frame] = field(default_factory=list)
-    jump: tuple[Construct, str] | None = None
-    counts: dict[Space | DType, int] = field(default_factory=dict)
-    outside: dict[int, object] = field(default_factory=dict)
-    sites: list[Site] = field(default_factory=list)
-    formatted: list[tuple[object, str]] = field(default_factory=list)
-    changes: list[Change] = field(default_factory=list)
-    unset: dict[str, Site | None] = field(default_factory=dict)
-    workgroup: tuple[int, int, int] | None = None
-    quiet: bool = False
-    operations: int = 0
-    unsettled: bool = False
-    finished: bool = False
     steps = False  # kernels are run as they are, by a recorder of their own kind
+
+    def __init__(
+        self,
+        hooks: ModuleType,
+        builder: Builder | None = None,
+        *,
+        keeper: Keeper | None = None,
+        workgroup: tuple[int, int, int] | None = None,
+        quiet: bool = False,
+    ) -> None:
+        self.hooks: Final = hooks
+        self.keeper: Final = keeper
+        self.builder: Final = builder or Builder()
+        self.calls: list[FunctionType] = []
+        self.guards: dict[tuple[object, ...], Guard] = {}
+        self.constructs: list[Construct] = []
+        self.frames: list[Frame] = []
+        self.jump: tuple[Construct, str] | None = None
+        self.counts: dict[Space | DType, int] = {}
+        self.outside: dict[int, object] = {}
+        self.sites: list[Site] = []
+        self.formatted: list[tuple[object, str]] = []
+        self.changes: list[Change] = []
+        self.unset: dict[str, Site | None] = {}
+        self.workgroup: Final = workgroup
+        self.quiet: Final = quiet
+        self.operations = 0
+        self.unsettled = False
+        self.finished = False
 
     def mark(self) -> None:
         """Give what is built next the place in the user's source being executed."""

@@ -127,7 +127,7 @@ class Stepped(Loaded):
         """One invocation."""
         builder = Invocation(job, group, lane)
         recorder = Stepping(
-            hooks, builder=builder, workgroup=job.trace.workgroup, index_bits=job.trace.index_bits
+            hooks, builder, workgroup=job.trace.workgroup, index_bits=job.trace.index_bits
         )
         with installed(recorder), np.errstate(all="ignore"):
             made = Parameters(recorder)

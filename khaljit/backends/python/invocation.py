@@ -7,6 +7,7 @@ known number. So the rules of types are the same ones, and `if`, `and` and `rang
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final, final
 
 import numpy as np
@@ -14,6 +15,7 @@ import numpy as np
 from khaljit.backends.python.assign import Items, assign
 from khaljit.backends.python.evaluate import Evaluator, known, number_of
 from khaljit.backends.reporting import failure
+from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import DType, f32, f64, index
 from khaljit.tracer.errors import KernelError, Site
 from khaljit.tracer.ir import (
@@ -61,12 +63,21 @@ class Job:
 
 
 @final
-@dataclass(slots=True)
 class Stepping(Recorder):
     """Stands where a recording would: operations are done, not recorded."""
 
-    index_bits: int = 32
     steps = True
+
+    def __init__(
+        self,
+        hooks: ModuleType,
+        builder: Builder,
+        *,
+        workgroup: tuple[int, int, int] | None,
+        index_bits: int,
+    ) -> None:
+        super().__init__(hooks, builder, workgroup=workgroup)
+        self.index_bits: Final = index_bits
 
     def items(self, items: Iterable[Any]) -> tuple[Any, ...]:
         """A tuple whose items can be assigned to."""
