@@ -19,7 +19,7 @@ import xxhash
 
 __all__ = ["SCHEMA", "Key", "described", "key", "parts_of"]
 
-SCHEMA: Final = 1
+SCHEMA: Final = 2
 """Counts changes of what is hashed, or how."""
 
 NOTHING: Final[Mapping[type, Callable[[Any], str]]] = {}

@@ -40,6 +40,7 @@ __all__ = [
     "FAILED",
     "FAILURE",
     "HEADER",
+    "NOTES",
     "USED",
     "Announcement",
     "Record",
@@ -52,7 +53,8 @@ __all__ = [
 
 FAILED, USED, DROPPED, FAILURE, HEADER = 0, 1, 2, 3, 128  # positions of words
 _NAME: Final = "kj.report"  # which no parameter of a user's has
-_NOTES: Final = frozenset({Op.PRINT, Op.ASSERT})
+NOTES: Final = frozenset({Op.PRINT, Op.ASSERT})
+"""The effects that report."""
 
 
 def has_report(trace: Trace) -> bool:
@@ -62,7 +64,7 @@ def has_report(trace: Trace) -> bool:
 
 def with_reports(trace: Trace) -> Trace:
     """The trace with the hidden parameters, if it asserts or prints, and with numbered notes."""
-    if has_report(trace) or not any(effect.op in _NOTES for effect in effects(trace.body)):
+    if has_report(trace) or not any(effect.op in NOTES for effect in effects(trace.body)):
         return trace
     return _Numbering(trace).run()
 

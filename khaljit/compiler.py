@@ -1,6 +1,6 @@
 """From a recording to its code, through the cache.
 
-record -> contract -> key -> cached? read : compile and store; `loading` makes it ready to launch
+record -> key -> cached? read : contract, compile and store; `loading` makes it ready to launch
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from khaljit.cache.artifact import Artifact
 from khaljit.cache.errors import CacheStoreError
 from khaljit.cache.keys import Key
 from khaljit.cache.store import Found, Store
-from khaljit.codegen.reports import with_reports
+from khaljit.codegen.reports import NOTES, with_reports
 from khaljit.generators import RUNNING
 from khaljit.keying import key_of
 from khaljit.logs import log, wants
@@ -59,9 +59,10 @@ COUNTS: Final[Counter[str]] = Counter()
 @final
 @dataclass(frozen=True, slots=True)
 class Compiled:
-    """A canonical trace with its artifact.
+    """A trace with its artifact.
 
     Attributes:
+        trace: as it was recorded, with the parameters of its reports.
         cached: where the artifact came from: True for the cache, False for the compiler.
         origin: which kernel the trace was recorded of, where that is known.
     """
@@ -126,24 +127,22 @@ def find(trace: Trace, target: Target, origin: Origin | None = None) -> Compiled
 
 
 def canonical_key(trace: Trace, target: Target, origin: Origin | None = None) -> tuple[Trace, Key]:
-    """A recorded trace as it is compiled, and the key of its code."""
-    _check(trace)
-    trace = contract(trace)
-    if target.reports:
+    """A recorded trace with the parameters of its reports, and the key of its code.
+
+    Refuses barriers that not all reach.
+    """
+    ops = {effect.op for effect in effects(trace.body)}
+    if Op.BARRIER in ops or Op.SUBGROUP in ops:
+        from khaljit.tracer.convergence import check  # an analysis, for those who need it
+
+        check(trace)
+    if target.reports and not ops.isdisjoint(NOTES):
         trace = with_reports(trace)
     return trace, key_of(trace, target, origin.salt if origin else None)
 
 
-def _check(trace: Trace) -> None:
-    """Refuse barriers that not all reach."""
-    if any(effect.op is Op.BARRIER or effect.op is Op.SUBGROUP for effect in effects(trace.body)):
-        from khaljit.tracer.convergence import check  # an analysis, for those who need it
-
-        check(trace)
-
-
 def _look_up(trace: Trace, name: Key, target: Target, origin: Origin | None) -> Compiled | None:
-    """What the cache has of a canonical trace for a target, else for one of its substitutes."""
+    """What the cache has of a trace for a target, else for one of its substitutes."""
     for other in _usable(target):
         if other is not target:
             name = key_of(trace, other, origin.salt if origin else None)
@@ -163,7 +162,7 @@ def _usable(target: Target) -> Iterator[Target]:
 
 
 def _build(trace: Trace, name: Key, target: Target, origin: Origin | None) -> Compiled:
-    """Compile a canonical trace, or take what another thread or process compiled meanwhile."""
+    """Compile a trace, or take what another thread or process compiled meanwhile."""
     with store().building(name, target.tool_version) as building:
         if building.artifact is not None:
             _count("cached")
@@ -190,7 +189,7 @@ def _compiled(trace: Trace, name: Key, target: Target, origin: Origin | None) ->
     if failed is not None:
         raise copy.copy(failed)
     try:
-        return target.compile(trace)
+        return target.compile(contract(trace))
     except (CapabilityError, InternalError, TraceError) as error:  # others may pass
         with _LOCK:
             _FAILED[place] = copy.copy(error)

@@ -36,7 +36,8 @@ LEFT_OUT: Final = {
 
 
 def key_of(trace: Trace, target: Target, salt: str | None = None) -> Key:
-    """The cache key of a canonical trace for a target."""
+    """The cache key of a trace for a target: as it was recorded, for how products and sums are then
+    contracted is a matter of its options and of the generators."""
     return key(
         trace=canonical(trace),
         options=_described(trace.options),

@@ -30,14 +30,14 @@ from khaljit.generators import FOLDERS, Sources
 from khaljit.keying import LEFT_OUT, key_of
 from khaljit.tracer.errors import Site
 from khaljit.tracer.ir import Options, Trace
-from khaljit.tracer.passes.contract import contract
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = Cpu(CpuTarget("x86-64-v3", system="linux"))
 
 
 def recorded(function: Callable[..., None], *args: Any, **options: Any) -> Trace:
-    return contract(kj.jit(**options)(function).trace(*args))
+    trace: Trace = kj.jit(**options)(function).trace(*args)
+    return trace
 
 
 def scale(a: kj.Array1[kj.f32], b: kj.Array1[kj.f32], x: kj.f32) -> None:
@@ -181,7 +181,6 @@ from khaljit.backends.webgpu.target import WebGpu
 from khaljit.codegen.caps import webgpu
 from khaljit.codegen.llvm.target import CpuTarget
 from khaljit.keying import key_of
-from khaljit.tracer.passes.contract import contract
 from helping import helper
 
 FACTOR = 3
@@ -219,7 +218,7 @@ targets = [Cpu(CpuTarget("x86-64-v3", system="linux")), Cuda("sm_90"), WebGpu(we
 a = np.zeros(4, np.float32)
 keys = {}
 for kernel, args in ((plain, (a, a.copy())), (grouped, (a, a.copy())), (made(7), (a, a.copy()))):
-    trace = contract(kernel.trace(*args))
+    trace = kernel.trace(*args)
     for target in targets:
         keys[f"{kernel.__name__} {target.name}"] = key_of(trace, target)
 print(json.dumps(keys))

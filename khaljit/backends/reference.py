@@ -19,6 +19,7 @@ from khaljit.operands import Operand
 from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.interpret import interpret
 from khaljit.tracer.ir import Trace
+from khaljit.tracer.passes.contract import contract
 from khaljit.tracer.rendering import render
 from khaljit.tracer.text import print_trace
 
@@ -63,7 +64,7 @@ class InterpreterDevice(HostDevice):
     def load_artifact(self, artifact: Artifact, trace: Trace) -> Loaded:
         """Nothing to load."""
         del artifact
-        return _Loaded(trace)
+        return _Loaded(contract(trace))
 
     def describe(self) -> Mapping[str, str]:
         """What it is."""
