@@ -13,7 +13,7 @@ import dataclasses
 import inspect
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any, Final, final
 
 import numpy as np
@@ -133,15 +133,18 @@ _BARE: Final[dict[Any, Annotation]] = {
 }
 
 
+_PARSED: Final = (ArrayOf, ConstOf, DType, VectorType)
+
+
 def parse(annotation: Any, where: str) -> Annotation | None:
     """What an annotation object says; None where it says nothing.
 
     Raises ArgumentTypeError for what khaljit does not know.
     """
+    if isinstance(annotation, _PARSED) or is_struct(annotation):
+        return annotation  # type: ignore[no-any-return]  # one of these
     if annotation is inspect.Parameter.empty or annotation in (Any, int, float, bool, object):
         return None
-    if isinstance(annotation, ArrayOf | ConstOf | DType | VectorType) or is_struct(annotation):
-        return annotation  # type: ignore[no-any-return]  # one of these
     try:
         bare = _BARE.get(annotation)
     except TypeError:
@@ -208,22 +211,28 @@ def _field_names(annotation: Any) -> tuple[str, ...] | None:
     return None
 
 
-def of_function(function: types.FunctionType) -> dict[str, Annotation | None]:
+def of_function(function: types.FunctionType, names: Iterable[str]) -> list[Annotation | None]:
     """The annotations of a function's parameters, strings evaluated where they were written."""
-    scope: Mapping[str, Any] = _closure(function)
-    found: dict[str, Annotation | None] = {}
-    for name in inspect.signature(function).parameters:
-        annotation = function.__annotations__.get(name, inspect.Parameter.empty)
-        if isinstance(annotation, str):
+    scope = _closure(function)
+    annotations = function.__annotations__
+    known: dict[str, Annotation | None] = {}  # what strings say, since many are alike
+    found: list[Annotation | None] = []
+    for name in names:
+        annotation = annotations.get(name, inspect.Parameter.empty)
+        where = f"parameter {name} of {function.__qualname__}"
+        if not isinstance(annotation, str):
+            found.append(parse(annotation, where))
+            continue
+        if annotation not in known:
             try:
-                annotation = eval(annotation, function.__globals__, dict(scope))
+                value = eval(annotation, function.__globals__, dict(scope))
             except Exception as error:
                 raise ArgumentTypeError(
-                    f"the annotation {annotation!r} of parameter {name} of {function.__qualname__} "
-                    f"cannot be evaluated: {error}",
+                    f"the annotation {annotation!r} of {where} cannot be evaluated: {error}",
                     mend="annotate with names that the kernel's module knows",
                 ) from error
-        found[name] = parse(annotation, f"parameter {name} of {function.__qualname__}")
+            known[annotation] = parse(value, where)
+        found.append(known[annotation])
     return found
 
 

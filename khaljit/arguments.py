@@ -7,8 +7,9 @@ which is the signature (`entries`), and the arrays (`operands`) and `numbers` of
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from enum import Enum
 from types import FunctionType
@@ -50,10 +51,7 @@ from khaljit.tracer.errors import (
 )
 from khaljit.tracer.hostvectors import HostVector
 from khaljit.tracer.instances import host_scalars, host_value, is_instance
-from khaljit.tracer.record import (
-    GroupArgument,
-    ValueArgument,
-)
+from khaljit.tracer.record import ArrayArgument, GroupArgument, ValueArgument
 from khaljit.tracer.records import dataclass
 from khaljit.tracer.structs import as_elements, numpy_struct
 from khaljit.tracer.vectors import VectorType, vec
@@ -94,6 +92,26 @@ _OTHER_VIEWS: Final = {
 }
 
 
+_LISTING: Final = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
+
+
+def _plain_names(function: FunctionType) -> tuple[str, ...] | None:
+    """The names of a function's parameters, where each takes one argument, by position or name."""
+    code = function.__code__
+    if (
+        code.co_flags & _LISTING
+        or code.co_posonlyargcount
+        or code.co_kwonlyargcount
+        or function.__dict__  # it may stand for another function
+    ):
+        return None
+    return code.co_varnames[: code.co_argcount]
+
+
+def _parameters(function: FunctionType) -> list[inspect.Parameter]:
+    return list(inspect.signature(function).parameters.values())
+
+
 @final
 class Parameters:
     """The parameters of a kernel and what their annotations ask for."""
@@ -101,30 +119,69 @@ class Parameters:
     def __init__(
         self,
         kernel: str,
-        parameters: Sequence[inspect.Parameter],
+        names: tuple[str, ...],
         annotations: Sequence[Annotation | None],
+        make_signature: Callable[[], inspect.Signature],
+        *,
+        positional: int,
+        are_plain: bool,
         subject: str | None = None,
     ) -> None:
         self.kernel = kernel
         self.subject = subject or f"kernel {kernel}"  # whose parameters they are, for messages
-        self.names = tuple(one.name for one in parameters)
+        self.names = names
         self.annotations = tuple(annotations)
-        self.signature = inspect.Signature(parameters)
-        self._positional = sum(one.kind is not one.KEYWORD_ONLY for one in parameters)
-        self.are_plain = all(one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters)
+        self._make_signature = make_signature
+        self._positional = positional
+        self.are_plain = are_plain
+
+    @classmethod
+    def listed(
+        cls,
+        kernel: str,
+        parameters: Sequence[inspect.Parameter],
+        annotations: Sequence[Annotation | None],
+        subject: str | None = None,
+    ) -> Parameters:
+        """Those in a list."""
+        return cls(
+            kernel,
+            tuple(one.name for one in parameters),
+            annotations,
+            lambda: inspect.Signature(parameters),
+            positional=sum(one.kind is not one.KEYWORD_ONLY for one in parameters),
+            are_plain=all(one.kind is one.POSITIONAL_OR_KEYWORD for one in parameters),
+            subject=subject,
+        )
 
     @classmethod
     def of(cls, function: FunctionType, name: str, skip: int = 0) -> Parameters:
         """Those of a function, without the first ``skip``."""
-        found = list(inspect.signature(function).parameters.values())
+        plain = _plain_names(function)
+        if plain is not None:  # most are, and `inspect` takes its time
+            names = plain[skip:]
+            kinds = of_function(function, names)
+            return cls(
+                name,
+                names,
+                kinds,
+                lambda: inspect.Signature(_parameters(function)[skip:]),
+                positional=len(names),
+                are_plain=True,
+            )
+        found = _parameters(function)[skip:]
         for parameter in found:
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise ArgumentTypeError(
                     f"kernel {name} takes {parameter}",
                     mend="name every parameter; pass many arrays as a tuple",
                 )
-        kinds = of_function(function)
-        return cls(name, found[skip:], [kinds[one.name] for one in found[skip:]])
+        return cls.listed(name, found, of_function(function, [one.name for one in found]))
+
+    @functools.cached_property
+    def signature(self) -> inspect.Signature:
+        """As calls are bound to it."""
+        return self._make_signature()
 
     def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """The arguments in the order of the parameters, defaults filled in."""
@@ -153,8 +210,10 @@ class Parameters:
 
         def complete(argument: Any) -> Any:
             if isinstance(argument, ArrayEntry):
-                shape, view = next(places)
-                return dataclasses.replace(argument.argument, same_shape=shape, same_view=view)
+                array = argument.argument
+                return ArrayArgument(
+                    array.kind, array.ndim, array.contiguous, array.aligned, *next(places)
+                )
             if isinstance(argument, Group):
                 return GroupArgument(
                     argument.make, argument.names, tuple(map(complete, argument.parts))

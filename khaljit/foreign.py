@@ -105,7 +105,7 @@ class CodeInterface:
         return cls(
             name,
             entry,
-            Parameters(name, parameters, annotations),
+            Parameters.listed(name, parameters, annotations),
             tuple(written),
             tuple(numbers),
             size,

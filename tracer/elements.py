@@ -249,6 +249,8 @@ def scalar_names(kind: ElementType, name: str) -> Iterator[str]:
 @_cached
 def element_of(kind: ElementType) -> Element:
     """An element of an array, as the trace has it."""
+    if isinstance(kind, DType):
+        return Element.scalar(kind)
     size, align = _size(kind)
     leaves = []
     for number, items in walk(kind):

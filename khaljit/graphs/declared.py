@@ -157,7 +157,7 @@ class Declarations:
 def _reader(name: str, kind: Annotation) -> Parameters:
     """What checks a value as kernels have their arguments checked."""
     one = inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY)
-    return Parameters("", [one], [kind], subject="graph")
+    return Parameters.listed("", [one], [kind], subject="graph")
 
 
 def _expect_alike(name: str, value: Array[Any], default: Array[Any]) -> None:
