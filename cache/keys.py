@@ -79,12 +79,12 @@ def described(value: object, spell: Mapping[type, Callable[[Any], str]] = NOTHIN
             return f"({', '.join(map(text, value))})"
         if isinstance(value, frozenset | set):
             return f"{{{', '.join(sorted(map(text, value)))}}}"
-        if isinstance(value, Mapping):
-            items = sorted(f"{text(name)}: {text(item)}" for name, item in value.items())
-            return f"{{{', '.join(items)}}}"
         if is_dataclass(value):
             parts = (f"{one.name}={text(getattr(value, one.name))}" for one in fields(value))
             return f"{kind.__name__}({', '.join(parts)})"
+        if isinstance(value, Mapping):
+            items = sorted(f"{text(name)}: {text(item)}" for name, item in value.items())
+            return f"{{{', '.join(items)}}}"
         raise TypeError(f"a {kind.__name__} has no text that is the same everywhere")
 
     return text(value)

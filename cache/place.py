@@ -99,6 +99,8 @@ def directory() -> Path:
     """
     setting = os.environ.get("KHALJIT_CACHE_DIR", "").strip()
     try:
+        if os.path.isabs(setting):
+            return Path(setting)
         if setting:
             return Path(setting).expanduser().absolute()
         return _user_caches() / "khaljit"

@@ -107,7 +107,7 @@ def _memo(root: str) -> str | None:
     if place.is_disabled():
         return None
     try:
-        folder = place.for_system(str(place.directory() / "generators"))
+        folder = place.for_system(os.path.join(place.directory(), "generators"))
         with suppress(FileNotFoundError):
             place.check(folder)
     except (CacheStoreError, OSError):

@@ -6,7 +6,6 @@ A launch reads top to bottom in `Kernel.launch`: signature -> plan found? launch
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import threading
@@ -87,15 +86,19 @@ class _Settings:
 
     def unusual(self) -> dict[str, Any]:
         """The arguments of `jit` that change the code and are not the usual ones, as JSON."""
-        usual = Options()
-        names = (one.name for one in dataclasses.fields(Options))
-        found = {name: getattr(self.options, name) for name in names}
-        found = {name: value for name, value in found.items() if value != getattr(usual, name)}
+        found = {}
+        for name in Options.__match_args__:
+            value = getattr(self.options, name)
+            if value != getattr(_USUAL, name):
+                found[name] = value
         if self.workgroup is not None:
             found["workgroup"] = list(self.workgroup)
         if self.salt is not None:
             found["salt"] = self.salt
         return found
+
+
+_USUAL: Final = Options()
 
 
 def _make(function: Any, settings: _Settings) -> Any:
@@ -269,7 +272,7 @@ class Kernel(KernelBase):
             loaded = device.load_function(self._function, arguments, self._receiver, trace)
         else:
             loaded = load(device, compiled)
-        plan = Plan.of(trace, compiled, loaded, recording.guards)
+        plan = Plan.of(recording, compiled, loaded)
         with self._lock:
             self._plans[device, signature] = plan
             warns = not (self._function.__module__ or "").startswith("khaljit.")

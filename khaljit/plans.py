@@ -27,9 +27,9 @@ from khaljit.operands import Operand
 from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import by_numpy
 from khaljit.tracer.elements import element_of, tail
-from khaljit.tracer.ir import Space, Trace, effects, values
+from khaljit.tracer.ir import Space, Trace, effects
 from khaljit.tracer.ops import Op
-from khaljit.tracer.record import ScalarArgument
+from khaljit.tracer.record import Recording, ScalarArgument
 from khaljit.tracer.recorder import Attribute, Cell, Guard, Item
 from khaljit.tracer.records import dataclass
 
@@ -62,9 +62,11 @@ class Plan:
     strides: tuple[bool, ...]
 
     @classmethod
-    def of(cls, trace: Trace, compiled: Compiled, loaded: Loaded, guards: Sequence[Guard]) -> Plan:
+    def of(cls, recording: Recording, compiled: Compiled, loaded: Loaded) -> Plan:
         """What launches of a recorded kernel need."""
-        return cls(compiled, loaded, tuple(guards), _written(trace), _looked_at(trace))
+        trace = recording.trace
+        strides = tuple(number in recording.strides for number in range(len(trace.arrays)))
+        return cls(compiled, loaded, recording.guards, _written(trace), strides)
 
     def holds(self) -> bool:
         return all(guard.holds() for guard in self.guards)
@@ -83,12 +85,6 @@ def _written(trace: Trace) -> tuple[bool, ...]:
             if memory.space is Space.ARRAY:
                 written[memory.number] = True
     return tuple(written)
-
-
-def _looked_at(trace: Trace) -> tuple[bool, ...]:
-    """Of which array parameters a kernel reads the strides."""
-    found = {value.memory.number for value in values(trace.body) if value.op is Op.STRIDE}
-    return tuple(number in found for number in range(len(trace.arrays)))
 
 
 @final

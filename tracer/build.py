@@ -8,7 +8,7 @@ construction.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from khaljit.tracer.dtypes import DType, bf16, bool_, f16, f32, f64, index
@@ -125,6 +125,11 @@ class Builder:
         self._open: Final[list[_OpenRegion]] = []
 
     # Pure values.
+
+    @property
+    def built(self) -> Iterable[Value]:
+        """The pure values built so far, of use or not."""
+        return self._interned.values()
 
     def pure(
         self, op: Op, args: tuple[Value, ...] = (), attr: object = None, dtype: DType | None = None

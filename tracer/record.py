@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType, FunctionType, TracebackType
 from typing import Any, Final, final
 
@@ -22,6 +22,8 @@ from khaljit.tracer.ir import (
     ScalarParam,
     Space,
     Trace,
+    Value,
+    effects,
     values,
 )
 from khaljit.tracer.memory import Array
@@ -106,10 +108,16 @@ Argument = ArrayArgument | ScalarArgument | ValueArgument | ConstArgument | Grou
 @final
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A trace, and what it depends on beyond its arguments."""
+    """A trace, and what was seen of it while it was recorded.
+
+    Attributes:
+        guards: what it depends on beyond its arguments.
+        strides: the numbers of the array parameters whose strides it reads.
+    """
 
     trace: Trace
     guards: tuple[Guard, ...]
+    strides: frozenset[int]
 
 
 # Ids that only a kernel with a fixed workgroup can ask for.
@@ -168,11 +176,12 @@ def record(
             tuple(recorder.sites),
         )
         if workgroup is None:
-            _check_unobserved(trace)
+            _check_unobserved(trace, recorder.builder.built)
         _warn_of_unread(recorder)
         if trace.options.debug:
             trace = report_bounds(trace)
-        return Recording(trace, tuple(recorder.guards.values()))
+        strides = _strides_read(trace, recorder.builder.built)
+        return Recording(trace, tuple(recorder.guards.values()), strides)
 
 
 def passed(
@@ -307,19 +316,38 @@ def _warn_of_unread(recorder: Recorder) -> None:
             warnings.warn_explicit(message, TraceWarning, site.file, site.line)
 
 
-def _check_unobserved(trace: Trace) -> None:
+# What asks whether a trace holds something looks among all that was built first: most traces hold
+# nothing of the kind, and that is seen without following what uses what.
+
+
+def _check_unobserved(trace: Trace, built: Iterable[Value]) -> None:
     """A kernel without a fixed workgroup must not be able to see how it is grouped."""
+    if not any(map(_observed, built)) and not any(map(_observed, effects(trace.body))):
+        return
     for value in values(trace.body):
-        what, attr = None, value.attr
-        if value.op is Op.ID and isinstance(attr, tuple) and attr[0] in _OBSERVING_IDS:
-            what = f"kj.{attr[0]}{'' if attr[0] in _WHOLE_NAMES else '_id'}"
-        elif isinstance(attr, Memory) and attr.space is Space.SHARED:
-            what = "shared memory"
-        elif value.op in (Op.BARRIER, Op.SUBGROUP):
-            what = "a barrier" if value.op is Op.BARRIER else "a subgroup operation"
+        what = _observed(value)
         if what is not None:
             raise TraceError(
                 f"{trace.name} uses {what}, and its workgroup size is left to the backend",
                 at=value.at,
                 mend="fix the size: @kj.jit(workgroup=64) or workgroup=(16, 16)",
             )
+
+
+def _observed(value: Value) -> str | None:
+    """What of the workgroup a value depends on, if it does."""
+    op, attr = value.op, value.attr
+    if op is Op.ID and isinstance(attr, tuple) and attr[0] in _OBSERVING_IDS:
+        return f"kj.{attr[0]}{'' if attr[0] in _WHOLE_NAMES else '_id'}"
+    if op is Op.MEMORY and isinstance(attr, Memory) and attr.space is Space.SHARED:
+        return "shared memory"
+    if op is Op.BARRIER:
+        return "a barrier"
+    return "a subgroup operation" if op is Op.SUBGROUP else None
+
+
+def _strides_read(trace: Trace, built: Iterable[Value]) -> frozenset[int]:
+    """The numbers of the array parameters whose strides a trace reads."""
+    if not any(value.op is Op.STRIDE for value in built):
+        return frozenset()
+    return frozenset(value.memory.number for value in values(trace.body) if value.op is Op.STRIDE)

@@ -154,11 +154,18 @@ _OPERATORS: Final = {
 }
 
 
+_BY_PYTHON: Final = 1 << 9  # of a class's flags; functions and modules are none of such a class
+
+
 def _has_operators(kind: type) -> bool:
     """Whether a class of the user's has operators of its own, which run without hooks."""
-    return kind.__module__.partition(".")[0] not in ("khaljit", "numpy") and any(
-        name.startswith("__") and isinstance(getattr(kind, name, None), FunctionType)
-        for name in _OPERATORS
+    return (
+        kind.__flags__ & _BY_PYTHON != 0
+        and kind.__module__.partition(".")[0] not in ("khaljit", "numpy")
+        and any(
+            name.startswith("__") and isinstance(getattr(kind, name, None), FunctionType)
+            for name in _OPERATORS
+        )
     )
 
 

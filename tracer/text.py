@@ -112,18 +112,14 @@ def _shaped(memory: Memory) -> str:
     return f"{_element(memory.element)}[{extents}]"
 
 
-def _tokens(trace: Trace, named: bool) -> tuple[list[str], list[str]]:
-    """What arrays and scalars are called in the text: their names where plain and unique."""
+def _usable_names(trace: Trace) -> set[str]:
+    """The names of parameters that can stand in the text: plain and unique ones."""
     names = [param.name for param in trace.arrays] + [param.name for param in trace.scalars]
-    usable = {
+    return {
         name
         for name, count in Counter(names).items()
-        if named and count == 1 and re.match(_PLAIN, name) and not re.match(_RESERVED, name)
+        if count == 1 and re.match(_PLAIN, name) and not re.match(_RESERVED, name)
     }
-    return (
-        [p.name if p.name in usable else f"array{k}" for k, p in enumerate(trace.arrays)],
-        [p.name if p.name in usable else f"scalar{k}" for k, p in enumerate(trace.scalars)],
-    )
 
 
 def describe(value: Value) -> str:
@@ -151,7 +147,13 @@ class _Printer:
         self._results: Final[dict[tuple[Value, int], str]] = {}
         self._memories: Final[dict[Memory, str]] = {}  # those that are no parameters
         self._count = 0
-        self._arrays, self._scalars = _tokens(trace, named)
+        usable = _usable_names(trace) if named else ()
+        self._arrays: Final = [
+            p.name if p.name in usable else f"array{k}" for k, p in enumerate(trace.arrays)
+        ]
+        self._scalars: Final = [
+            p.name if p.name in usable else f"scalar{k}" for k, p in enumerate(trace.scalars)
+        ]
 
     def text(self) -> str:
         self._print_regions()

@@ -109,5 +109,5 @@ def _quota_of_version_1(group: str) -> float:
 
 
 def _text(path: str) -> str:
-    with open(path, encoding="utf-8") as file:
-        return file.read()
+    with open(path, "rb", buffering=0) as file:
+        return file.read().decode()
