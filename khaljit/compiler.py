@@ -10,7 +10,7 @@ import threading
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, final
 
@@ -20,7 +20,7 @@ from khaljit.cache.errors import CacheStoreError
 from khaljit.cache.keys import Key
 from khaljit.cache.store import Found, Store
 from khaljit.codegen.reports import NOTES, with_reports
-from khaljit.generators import RUNNING
+from khaljit.generators import RUNNING, generators
 from khaljit.keying import key_of
 from khaljit.logs import log, wants
 from khaljit.origin import Origin
@@ -47,6 +47,7 @@ __all__ = [
     "canonical_key",
     "compile_trace",
     "find",
+    "ready",
     "store",
 ]
 
@@ -88,6 +89,13 @@ def _errors() -> Iterator[None]:
         yield
     except CacheStoreError as error:
         raise CacheError(error.message, mend=error.mend) from None
+
+
+def ready() -> None:
+    """Do what a first launch needs of any kernel, while a device is opened, which takes longer."""
+    with suppress(CacheError):  # which is the launch's to tell
+        store()
+    generators()
 
 
 def cache_info() -> Info:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
+from khaljit import compiler
 from khaljit.backends.base import Device, Target
 from khaljit.backends.cpu.device import CpuDevice  # the default: most processes have a use for it
 from khaljit.cache import place
@@ -25,7 +26,9 @@ def _cpu(number: int | None, **options: Any) -> Device:
 def _cuda(number: int | None) -> Device:
     from khaljit.backends.cuda.device import CudaDevice
 
-    return CudaDevice(number or 0)
+    made = CudaDevice(number or 0)
+    compiler.ready()
+    return made
 
 
 def _interpreter(number: int | None) -> Device:

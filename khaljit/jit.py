@@ -86,7 +86,7 @@ class _Settings:
 
     def unusual(self) -> dict[str, Any]:
         """The arguments of `jit` that change the code and are not the usual ones, as JSON."""
-        found = {}
+        found: dict[str, Any] = {}
         for name in Options.__match_args__:
             value = getattr(self.options, name)
             if value != getattr(_USUAL, name):

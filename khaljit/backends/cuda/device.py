@@ -82,6 +82,10 @@ class CudaDevice(MemoryDevice):
         self.architecture: Final = architecture_for(major, minor)
         self.target = Cuda(self.architecture)
         self.target.tool_version(TOOLS[0])  # looked up once: not while a first kernel waits for it
+        self.functions: Final = (  # for native code
+            driver.address("cuCtxSetCurrent"),
+            driver.address("cuLaunchKernel"),
+        )
         self.resident_blocks: Final = _per_multiprocessor() * self.context.attribute(
             "MULTIPROCESSOR_COUNT"
         )

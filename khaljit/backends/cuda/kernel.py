@@ -315,10 +315,10 @@ class CudaKernel(Loaded):
     def native(self) -> NativeTarget | None:
         """The driver's own functions, for launches on the device's stream; what is timed
         or on another stream goes by Python."""
-        enter, launch = driver.address("cuCtxSetCurrent"), driver.address("cuLaunchKernel")
+        device, module = self._device, self._module
+        enter, launch = device.functions
         if enter is None or launch is None:
             return None
-        device, module = self._device, self._module
         values = (
             enter,
             launch,
@@ -335,7 +335,7 @@ class CudaKernel(Loaded):
             self,
         )
         reads = (Attribute(device, "timing"), Attribute(device, "dead"))
-        return NativeTarget("cuda", values, tuple(Guard(str(one), one, one()) for one in reads))
+        return NativeTarget("cuda", values, tuple(Guard(one.name, one, one()) for one in reads))
 
     def repeat(self, key: bytes, arrays: Sequence[Array[Any]], numbers: Sequence[Any]) -> None:
         """Enqueue on the stream."""
