@@ -152,7 +152,7 @@ def record(
 
     Raises TraceError for what cannot be recorded.
     """
-    recorder = Recorder(hooks, keeper, workgroup=workgroup, quiet=quiet)
+    recorder = Recorder(hooks, keeper=keeper, workgroup=workgroup, quiet=quiet)
     params = Parameters(recorder)
     with installed(recorder):
         recorder.builder.open()
