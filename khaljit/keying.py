@@ -26,6 +26,7 @@ __all__ = ["LEFT_OUT", "key_of"]
 
 LEFT_OUT: Final = {
     "Trace.name": "it is for messages, which are made of the trace at hand",
+    "Trace.pool": "it is the pure values of the body, at hand for passes",
     "Trace.sites": "code reports numbers, which are looked up in the trace at hand",
     "ArrayParam.name": "it is for messages",
     "ScalarParam.name": "it is for messages",

@@ -29,7 +29,7 @@ from khaljit.compiler import compile_trace
 from khaljit.generators import FOLDERS, Sources
 from khaljit.keying import LEFT_OUT, key_of
 from khaljit.tracer.errors import Site
-from khaljit.tracer.ir import Options, Trace
+from khaljit.tracer.ir import Options, Pool, Trace
 
 ROOT = Path(__file__).resolve().parent.parent
 HERE = Cpu(CpuTarget("x86-64-v3", system="linux"))
@@ -58,6 +58,7 @@ CHANGED: Mapping[str, Callable[[Any], Any]] = {
     "index_bits": lambda trace: 64,
     "options": lambda trace: Options(fastmath=True),
     "body": lambda trace: recorded(lambda a, b, x: None, "f32[n], f32[n], f32").body,
+    "pool": lambda trace: Pool(),
     "sites": lambda trace: tuple(Site("another.py", site.line + 7) for site in trace.sites),
 }
 
