@@ -290,6 +290,8 @@ def test_memos_have_bounds_of_their_own(folder: Path) -> None:
         small.put(numbered(number), b"m" * 500)
     small.trim()
     assert 2 <= count(small) <= 4
+    Catalog(Store.open(folder, entries=memos_module.PART)).prune()
+    assert count(small) == 1
 
 
 def test_the_folders_of_memos_are_the_users_alone(folder: Path) -> None:

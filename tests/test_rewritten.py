@@ -511,7 +511,14 @@ def test_source_in_no_file_is_left_out(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.chdir(tmp_path)
     Path("<string>").write_text("def f(): pass")
     os.utime("<string>", (1000, 1000))
-    for name in ("<string>", "<ipython-input-1>", str(tmp_path / "gone.py"), "a\0b", str(tmp_path)):
+    for name in (
+        "<string>",
+        "<ipython-input-1>",
+        str(tmp_path / "gone.py"),
+        "a\0b",
+        os.devnull,
+        str(tmp_path),
+    ):
         exec(compile("def f(): pass", "x", "exec"), scope)
         code = scope["f"].__code__.replace(co_filename=name)
         assert identify(code) is None, name
@@ -554,6 +561,18 @@ def test_what_an_edited_rewriter_makes_is_not_kept(
     monkeypatch.setattr(Sources, "have_changed", lambda self, folder="": folder == "tracer/syntax")
     rewrite(loaded(path).helper, REWRITTEN)
     assert files() == []
+
+
+def test_another_rewriter_makes_its_own(
+    path: Path, monkeypatch: pytest.MonkeyPatch, rewrites: list[str]
+) -> None:
+    """NVIDIA/warp#1260."""
+    kept(path)
+    monkeypatch.setattr(keeping, "generators", lambda: b"another")
+    rewrites.clear()
+    rewrite(loaded(path).helper, REWRITTEN)
+    assert rewrites == ["helper"]
+    assert len(files()) == 2
 
 
 def test_the_sources_of_one_folder_are_told_to_have_changed(tmp_path: Path) -> None:
