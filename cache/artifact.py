@@ -18,7 +18,6 @@ wrote in another format is `FormatError`.
 
 from __future__ import annotations
 
-import json
 import struct
 import zlib
 from collections.abc import Mapping, Sequence
@@ -28,6 +27,7 @@ from typing import IO, Any, Final, final
 import xxhash
 
 from khaljit.cache.errors import CorruptError, FormatError
+from khaljit.cache.jsontext import loads
 from khaljit.cache.keys import Key
 
 __all__ = ["FORMAT", "Artifact", "Head", "head", "pack", "read", "unpack"]
@@ -185,7 +185,7 @@ def read(data: bytes) -> tuple[bytes, Artifact]:
         raise CorruptError("the checksum is wrong")
     header, material, payload, text = _cut(body, lengths)
     try:
-        return zlib.decompress(material), _artifact(json.loads(header), payload, text)
+        return zlib.decompress(material), _artifact(loads(header.decode()), payload, text)
     except MALFORMED as error:
         raise CorruptError(f"the entry's header is wrong: {error}") from error
 
@@ -196,7 +196,7 @@ def head(file: IO[bytes]) -> Head:
     _, lengths = _prefix(file.read(PREFIX.size))
     header, material = _cut(file.read(sum(lengths[:2])), lengths[:2])
     try:
-        artifact = _artifact(json.loads(header), b"", b"")
+        artifact = _artifact(loads(header.decode()), b"", b"")
         return Head(zlib.decompress(material), artifact.about, artifact.tool, artifact.shipped)
     except MALFORMED as error:
         raise CorruptError(f"the entry's header is wrong: {error}") from error
@@ -237,6 +237,8 @@ def _artifact(header: dict[str, Any], payload: bytes, text: bytes) -> Artifact:
 
 
 def _canonical(value: object) -> bytes:
+    import json  # for writers only
+
     return json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
     ).encode()

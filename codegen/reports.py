@@ -1,7 +1,7 @@
 """What kernels report: failed assertions and prints, on a hidden array that the host reads.
 
 A kernel that asserts or prints gets two more parameters, behind all others: the *report*, an array
-of 32-bit words that all kernels of a device share, and its own number. `with_reports` adds them
+of 32-bit words that all kernels of a device share, and its own number. ``numbering.py`` adds them
 before the key is made, and numbers the notes, so that host and code agree on which is which;
 ``writing_reports.py`` turns the notes into stores.
 
@@ -18,28 +18,22 @@ from typing import Any, Final, final
 
 import numpy as np
 
-from khaljit.tracer.dtypes import DType, bf16, bool_, i32, i64, index, u32
+from khaljit.tracer.dtypes import DType, bf16, bool_, i32, i64, index
 from khaljit.tracer.errors import Site
 from khaljit.tracer.ir import (
-    ArrayParam,
-    Element,
-    Memory,
     Note,
-    ScalarParam,
-    Space,
     Trace,
-    Value,
     effects,
 )
 from khaljit.tracer.ops import Op
-from khaljit.tracer.records import dataclass, replace
-from khaljit.tracer.rewriting import Rewriter
+from khaljit.tracer.records import dataclass
 
 __all__ = [
     "DROPPED",
     "FAILED",
     "FAILURE",
     "HEADER",
+    "NAME",
     "NOTES",
     "USED",
     "Announcement",
@@ -47,53 +41,18 @@ __all__ = [
     "announcements",
     "has_report",
     "read_record",
-    "with_reports",
     "words_of",
 ]
 
 FAILED, USED, DROPPED, FAILURE, HEADER = 0, 1, 2, 3, 128  # positions of words
-_NAME: Final = "kj.report"  # which no parameter of a user's has
+NAME: Final = "kj.report"  # which no parameter of a user's has
 NOTES: Final = frozenset({Op.PRINT, Op.ASSERT})
 """The effects that report."""
 
 
 def has_report(trace: Trace) -> bool:
     """Whether a trace has the hidden parameters."""
-    return bool(trace.arrays) and trace.arrays[-1].name == _NAME
-
-
-def with_reports(trace: Trace) -> Trace:
-    """The trace with the hidden parameters, if it asserts or prints, and with numbered notes."""
-    if has_report(trace) or not any(effect.op in NOTES for effect in effects(trace.body)):
-        return trace
-    return _Numbering(trace).run()
-
-
-@final
-class _Numbering(Rewriter):
-    def __init__(self, trace: Trace) -> None:
-        super().__init__(trace)
-        self._sites: Final[list[Site]] = []
-
-    def run(self) -> Trace:
-        trace = super().run()
-        number = len(trace.arrays)
-        memory = Memory(Space.ARRAY, number, Element.scalar(u32), (None,))
-        return replace(
-            trace,
-            arrays=(*trace.arrays, ArrayParam(_NAME, memory, True, True, number, number)),
-            scalars=(*trace.scalars, ScalarParam(_NAME, u32)),
-            sites=tuple(self._sites),
-        )
-
-    def effect(self, value: Value, args: tuple[Value, ...]) -> Value | None:
-        note = value.attr
-        if not isinstance(note, Note):
-            return super().effect(value, args)
-        known = note.site < len(self.trace.sites)
-        site = self.trace.sites[note.site] if known else value.at or Site("<unknown>", 0)
-        self._sites.append(site)
-        return self.builder.effect(value.op, args, Note(note.text, len(self._sites) - 1))
+    return bool(trace.arrays) and trace.arrays[-1].name == NAME
 
 
 @final

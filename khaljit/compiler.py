@@ -19,7 +19,7 @@ from khaljit.cache.artifact import Artifact
 from khaljit.cache.errors import CacheStoreError
 from khaljit.cache.keys import Key
 from khaljit.cache.store import Found, Store
-from khaljit.codegen.reports import NOTES, with_reports
+from khaljit.codegen.reports import NOTES
 from khaljit.generators import RUNNING, generators
 from khaljit.keying import key_of
 from khaljit.logs import log, wants
@@ -33,7 +33,6 @@ from khaljit.tracer.errors import (
 )
 from khaljit.tracer.ir import Trace, effects
 from khaljit.tracer.ops import Op
-from khaljit.tracer.passes.contract import contract
 from khaljit.tracer.records import dataclass
 
 if TYPE_CHECKING:
@@ -145,6 +144,8 @@ def canonical_key(trace: Trace, target: Target, origin: Origin | None = None) ->
 
         check(trace)
     if target.reports and not ops.isdisjoint(NOTES):
+        from khaljit.codegen.numbering import with_reports  # a pass, for those that report
+
         trace = with_reports(trace)
     return trace, key_of(trace, target, origin.salt if origin else None)
 
@@ -196,6 +197,8 @@ def _compiled(trace: Trace, name: Key, target: Target, origin: Origin | None) ->
         failed = _FAILED.get(place)
     if failed is not None:
         raise copy.copy(failed)
+    from khaljit.tracer.passes.contract import contract  # a pass, for those who compile
+
     try:
         return target.compile(contract(trace))
     except (CapabilityError, InternalError, TraceError) as error:  # others may pass

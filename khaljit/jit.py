@@ -35,7 +35,6 @@ from khaljit.plans import NativePlans, Plan, Sample
 from khaljit.specialising import keep_within_bounds
 from khaljit.tracer.errors import ArgumentError, ArgumentTypeError, ArgumentValueError, TraceError
 from khaljit.tracer.ir import Options, Trace
-from khaljit.tracer.passes.contract import contract
 from khaljit.tracer.record import Recording, record
 from khaljit.tracer.recorder import recording, user_site
 from khaljit.tracer.records import dataclass
@@ -350,6 +349,8 @@ class Kernel(KernelBase):
         Stages are ``trace``, ``lowered``, ``legal`` and those of the target: ``llvm`` and ``asm``
         on the CPU.
         """
+        from khaljit.tracer.passes.contract import contract  # for those who look
+
         trace, chosen, _ = self.request(*args, target=target, **kwargs)
         return chosen.show(contract(trace), stage)
 

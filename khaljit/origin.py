@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, Final, final
 
-from khaljit import modules
 from khaljit.entries import Signature
 from khaljit.tracer.records import dataclass
 
@@ -33,6 +32,8 @@ class Origin:
     @property
     def path(self) -> str | None:
         """Where other processes find the kernel; None where they cannot."""
+        from khaljit import modules  # a launch that finds its code needs none
+
         return modules.path_of(self.kernel, type(self.kernel).is_same)
 
     @property

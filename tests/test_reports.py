@@ -14,13 +14,13 @@ import pytest
 import khaljit as kj
 from khaljit.backends.base import Device
 from khaljit.backends.reporting import log_words
+from khaljit.codegen.numbering import with_reports
 from khaljit.codegen.reports import (
     FAILURE,
     HEADER,
     USED,
     announcements,
     read_record,
-    with_reports,
 )
 from khaljit.codegen.writing_reports import write_reports
 from khaljit.tracer.dtypes import DType, bf16, bool_, f16, f32, f64, i8, i16, i32, i64, u8, u64

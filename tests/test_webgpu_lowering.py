@@ -12,7 +12,8 @@ import pytest
 import khaljit as kj
 from khaljit.codegen.caps import Caps, webgpu
 from khaljit.codegen.legalise import legalise
-from khaljit.codegen.reports import FAILED, FAILURE, HEADER, has_report, with_reports
+from khaljit.codegen.numbering import with_reports
+from khaljit.codegen.reports import FAILED, FAILURE, HEADER, has_report
 from khaljit.codegen.webgpu.interface import Slot, Source
 from khaljit.codegen.webgpu.launch import sees_subgroups
 from khaljit.codegen.webgpu.lower import PLAIN_VARIANT, Lowered, Variant, lower

@@ -28,7 +28,6 @@ from khaljit.tracer.ir import (
 )
 from khaljit.tracer.memory import Array
 from khaljit.tracer.ops import Op
-from khaljit.tracer.passes.report_bounds import report_bounds
 from khaljit.tracer.proxy import Scalar
 from khaljit.tracer.recorder import Guard, Recorder, installed, is_own
 from khaljit.tracer.records import dataclass
@@ -179,6 +178,8 @@ def record(
             _check_unobserved(trace, recorder.builder.built)
         _warn_of_unread(recorder)
         if trace.options.debug:
+            from khaljit.tracer.passes.report_bounds import report_bounds  # for debug mode
+
             trace = report_bounds(trace)
         strides = _strides_read(trace, recorder.builder.built)
         return Recording(trace, tuple(recorder.guards.values()), strides)

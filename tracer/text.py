@@ -31,7 +31,6 @@ Equal traces have equal texts. What is no part of a trace's meaning (source site
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections import Counter
@@ -122,6 +121,13 @@ def _usable_names(trace: Trace) -> set[str]:
     }
 
 
+def _quoted(text: str) -> str:
+    """A name or note that may hold anything."""
+    import json  # few texts have any
+
+    return json.dumps(text)
+
+
 def describe(value: Value) -> str:
     """One value on its own, for messages about traces that may be broken; never fails."""
     kind = "" if value.dtype is None else f": {value.dtype.name}"
@@ -184,10 +190,10 @@ class _Printer:
         return f"array {self._called(token, param.name)}: {_shaped(param.memory)}{facts} {views}"
 
     def _called(self, token: str, name: str) -> str:
-        return token if token == name or not self._named else f"{token} {json.dumps(name)}"
+        return token if token == name or not self._named else f"{token} {_quoted(name)}"
 
     def _name(self, name: str) -> str:
-        return name if re.match(_PLAIN, name) and name != "_" else json.dumps(name)
+        return name if re.match(_PLAIN, name) and name != "_" else _quoted(name)
 
     # The body.
 
@@ -242,7 +248,7 @@ class _Printer:
         if attr is None:
             return f"{words} {operands}" if operands else words
         if isinstance(attr, Note):
-            text = json.dumps(attr.text)
+            text = _quoted(attr.text)
             return f"{words} {text} {operands}" if operands else f"{words} {text}"
         if isinstance(attr, tuple):  # an id
             return f"{words} {attr[0]} {attr[1]}"

@@ -18,7 +18,6 @@ import numpy as np
 
 from khaljit.arrays import Array, contiguous, host_dtype
 from khaljit.cache.artifact import Artifact
-from khaljit.encoders import Encoder
 from khaljit.graphs.capture import apart, capture_of, refuse
 from khaljit.grids import Grid, Indirect
 from khaljit.operands import Operand
@@ -42,6 +41,7 @@ from khaljit.tracer.structs import as_elements, numpy_struct
 if TYPE_CHECKING:
     from khaljit.backends.replay import Recorder, Replay
     from khaljit.backends.reporting import Reports
+    from khaljit.encoders import Encoder
     from khaljit.foreign import CodeInterface, ForeignKernel
     from khaljit.graphs.graph import Graph
     from khaljit.graphs.nodes import Node
@@ -385,6 +385,8 @@ class Device(ABC):
 
     def encoder(self) -> Encoder:
         """A new list of commands for this device."""
+        from khaljit.encoders import Encoder  # for those who record
+
         return Encoder(self)
 
     def submit(self, *encoders: Encoder) -> None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from khaljit.codegen.caps import Caps
 from khaljit.codegen.legalise import legalise
-from khaljit.codegen.reports import with_reports
+from khaljit.codegen.numbering import with_reports
 from khaljit.codegen.writing_reports import write_reports
 from khaljit.tracer.errors import ArgumentValueError
 from khaljit.tracer.ir import Trace
