@@ -104,23 +104,24 @@ def values_of(dtype: DType, array: Array) -> list[Any]:
 # Running a kernel on whole workgroups, and taking its results apart by subgroup.
 
 
-def subgroups(shape: Shape) -> list[list[int]]:
+def tell(told: Any, at: Any) -> None:
+    """What `subgroups` reads. Kernels tell it themselves, as wider types may mean fewer lanes."""
+    ids = (kj.subgroup_id(), kj.lane_id(), kj.subgroup_size(), kj.num_subgroups())
+    for k, number in enumerate(ids):
+        told[4 * at + k] = number
+
+
+def untold(shape: Shape) -> Array:
+    """Room for what invocations tell."""
+    return np.zeros(4 * GROUPS * math.prod(shape), np.int32)
+
+
+def subgroups(told: Array, shape: Shape) -> list[list[int]]:
     """The places of the lanes of each subgroup, in order."""
     count = math.prod(shape)
-
-    @kj.jit(workgroup=shape)
-    def ids(out: kj.Array2[kj.i32]) -> None:
-        at = place()
-        out[at, 0] = kj.subgroup_id()
-        out[at, 1] = kj.lane_id()
-        out[at, 2] = kj.subgroup_size()
-        out[at, 3] = kj.num_subgroups()
-
-    told = np.zeros((GROUPS * count, 4), np.int32)
-    ids[kj.Workgroups(GROUPS)](told)
     found = []
     for group in range(GROUPS):
-        rows = told[group * count : (group + 1) * count]
+        rows = told.reshape(-1, 4)[group * count : (group + 1) * count]
         for number in range(rows[0, 3]):
             members = np.flatnonzero(rows[:, 0] == number)
             members = members[np.argsort(rows[members, 1])]
@@ -185,18 +186,19 @@ def test_subgroup_reductions_and_scans(
 ) -> None:
     functions = [getattr(kj, f"subgroup_{kind}") for kind in KINDS]
 
-    def body(out: Any, a: Any, b: Any) -> None:
+    def body(out: Any, a: Any, b: Any, told: Any) -> None:
         at = place()
+        tell(told, at)
         x, y = a[at], b[at]
         for k, function in enumerate(functions):
             out[at, k] = function(y if KINDS[k].endswith("mul") else x)
 
     a = numbers(rng, dtype, shape, high=4)
     b = exact(dtype, np.where(rng.random(a.size) < 0.1, 2, 1))  # few factors: products are exact
-    out = poisoned((a.size, len(KINDS)), dtype)
-    if not launch(device, body, shape, out, (dtype, a), (dtype, b)):
+    out, told = poisoned((a.size, len(KINDS)), dtype), untold(shape)
+    if not launch(device, body, shape, out, (dtype, a), (dtype, b), (i32, told)):
         return
-    groups, x, y = subgroups(shape), padded(dtype, a, shape), padded(dtype, b, shape)
+    groups, x, y = subgroups(told, shape), padded(dtype, a, shape), padded(dtype, b, shape)
     for k, kind in enumerate(KINDS):
         source = y if kind.endswith("mul") else x
         check(
@@ -214,8 +216,9 @@ def test_subgroup_bits(device: Device, rng: Rng, dtype: DType, shape: Shape) -> 
     kinds = ("and", "or", "xor")
     functions = [getattr(kj, f"subgroup_{kind}") for kind in kinds]
 
-    def body(out: Any, a: Any) -> None:
+    def body(out: Any, a: Any, told: Any) -> None:
         at = place()
+        tell(told, at)
         for k, function in enumerate(functions):
             out[at, k] = function(a[at])
 
@@ -223,10 +226,10 @@ def test_subgroup_bits(device: Device, rng: Rng, dtype: DType, shape: Shape) -> 
     a = rng.integers(0, 2, size).astype(np.bool_)
     if dtype is not bool_:
         a = rng.integers(0, 256, size * dtype.size, np.uint8).view(dtype.numpy)
-    out = poisoned((size, len(kinds)), dtype)
-    if not launch(device, body, shape, out, (dtype, a)):
+    out, told = poisoned((size, len(kinds)), dtype), untold(shape)
+    if not launch(device, body, shape, out, (dtype, a), (i32, told)):
         return
-    groups, x = subgroups(shape), values_of(dtype, a)
+    groups, x = subgroups(told, shape), values_of(dtype, a)
     for k, kind in enumerate(kinds):
         check(
             dtype,
@@ -240,8 +243,9 @@ def test_subgroup_bits(device: Device, rng: Rng, dtype: DType, shape: Shape) -> 
 def test_subgroup_exchanges(device: Device, rng: Rng, dtype: DType, shape: Shape) -> None:
     """Lanes that are not there are asked for, too."""
 
-    def body(out: Any, a: Any, lanes: Any) -> None:
+    def body(out: Any, a: Any, lanes: Any, told: Any) -> None:
         at = place()
+        tell(told, at)
         x, lane = a[at], lanes[at]
         out[at, 0] = kj.subgroup_broadcast(x, 0)
         out[at, 1] = kj.subgroup_broadcast_first(x)
@@ -254,10 +258,10 @@ def test_subgroup_exchanges(device: Device, rng: Rng, dtype: DType, shape: Shape
     if a is None:
         a = rng.integers(0, 2, GROUPS * math.prod(shape)).astype(np.bool_)
     lanes = rng.integers(-2, 40, GROUPS * math.prod(shape)).astype(np.int32)
-    out = poisoned((a.size, 6), dtype)
-    if not launch(device, body, shape, out, (dtype, a), (i32, lanes)):
+    out, told = poisoned((a.size, 6), dtype), untold(shape)
+    if not launch(device, body, shape, out, (dtype, a), (i32, lanes), (i32, told)):
         return
-    groups, x = subgroups(shape), padded(dtype, a, shape)
+    groups, x = subgroups(told, shape), padded(dtype, a, shape)
 
     def taken(source: Callable[[int, int], int]) -> Callable[[Sequence[int]], list[Any]]:
         def expected(members: Sequence[int]) -> list[Any]:
@@ -284,8 +288,9 @@ def test_subgroup_exchanges(device: Device, rng: Rng, dtype: DType, shape: Shape
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_subgroup_votes(device: Device, rng: Rng, shape: Shape) -> None:
     @kj.jit(workgroup=shape)
-    def votes(a: kj.Array1[kj.bool], out: kj.Array2[kj.u32]) -> None:
+    def votes(a: kj.Array1[kj.bool], out: kj.Array2[kj.u32], told: kj.Array1[kj.i32]) -> None:
         at = place()
+        tell(told, at)
         x = a[at]
         out[at, 0] = kj.u32(kj.subgroup_any(x))
         out[at, 1] = kj.u32(kj.subgroup_all(x))
@@ -295,9 +300,9 @@ def test_subgroup_votes(device: Device, rng: Rng, shape: Shape) -> None:
     size = GROUPS * math.prod(shape)
     for share in (0.1, 0.5, 0.95):
         a = rng.random(size) < share
-        out = np.full((size, 4), 77, np.uint32)
-        votes[kj.Workgroups(GROUPS)](a, out)
-        for members in subgroups(shape):
+        out, told = np.full((size, 4), 77, np.uint32), untold(shape)
+        votes[kj.Workgroups(GROUPS)](a, out, told)
+        for members in subgroups(told, shape):
             own = [bool(a[member]) for member in members]
             ballot = sum(1 << lane for lane, flag in enumerate(own[:32]) if flag)
             for lane, member in enumerate(members):
