@@ -6,7 +6,14 @@ from typing import Final
 
 import llvmlite.binding as llvm
 
-__all__ = ["COUNTING", "compile_object"]
+from khaljit.backends.cpu.executable import MACHINE
+
+__all__ = ["AARCH64", "COUNTING", "HERE", "X86_64", "compile_object"]
+
+X86_64: Final = "x86_64-unknown-linux-gnu"
+AARCH64: Final = "aarch64-unknown-linux-gnu"
+HERE: Final = AARCH64 if MACHINE == "aarch64" else X86_64
+"""LLVM's triple of code that runs on this machine."""
 
 COUNTING: Final = """
 ; params: data pointer, turns to spin per item. Adds 1 to data[i] for each item i, and leaves the
@@ -49,7 +56,7 @@ out:
 
 def compile_object(
     text: str,
-    triple: str = "x86_64-unknown-linux-gnu",
+    triple: str = HERE,
     *,
     reloc: str = "pic",
     model: str = "small",

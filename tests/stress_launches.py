@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import os
 import sys
 import threading
 import time
@@ -29,7 +30,7 @@ GAIN = 2.0
 SIZE: Final = 64
 LAUNCHES: Final = 8  # of a turn
 RARE: Final = 256  # turns from one look at the results to the next
-PAGE: Final = 4096
+PAGE: Final = os.sysconf("SC_PAGESIZE")
 
 
 @kj.jit

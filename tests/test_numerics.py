@@ -389,8 +389,9 @@ def test_sqrt_is_correctly_rounded(dtype: DType) -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_rounding_to_integers_is_exact_and_keeps_the_sign_of_zero(dtype: DType) -> None:
-    a = np.concatenate([reals(dtype), np.array([-0.5, 0.5, 1.5, 2.5, -1.5, 126.5], np.float32)])
-    a = a.astype(held(dtype, 32))
+    more = np.array([-0.5, 0.5, 1.5, 2.5, -1.5, 126.5], np.float32)
+    with np.errstate(invalid="ignore"):  # some processors tell of signalling NaN
+        a = np.concatenate([reals(dtype), more]).astype(held(dtype, 32))
     cases: dict[Op, Callable[[float], int]] = {
         Op.FLOOR: math.floor,
         Op.CEIL: math.ceil,

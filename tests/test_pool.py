@@ -19,15 +19,12 @@ from typing import Any
 import pytest
 
 from khaljit.backends.cpu import pool as pool_module
-from khaljit.backends.cpu.executable import MACHINE
 from khaljit.backends.cpu.loader import Image, load
 from khaljit.backends.cpu.pool import available_threads, make_pool
 from khaljit.backends.cpu.workers import Arena, Pool, Scratch
 from khaljit.extension import NATIVE
 from khaljit.tracer.errors import ArgumentValueError
 from tests.machine_code import COUNTING, compile_object
-
-pytestmark = pytest.mark.skipif(MACHINE != "x86_64", reason="runs x86-64 code")
 
 
 @pytest.fixture(params=["python", "native"])
