@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 
 import khaljit as kj
+from khaljit.backends.base import Device
+from khaljit.tracer.dtypes import bool_
+from tests.matrix import apart, array_of, kernel, needs
 
 pytestmark = pytest.mark.usefixtures("device")
 
@@ -129,3 +133,45 @@ def test_zeros_that_a_compiler_may_find_are_zeros_all_the_same() -> None:
     zeros[5](a, out, order)
     assert np.isnan(out).all()
     assert list(order) == [1, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("dtype", [kj.f32, kj.f64], ids=["f32", "f64"])
+def test_orders_that_are_joined_are_those_of_each_number(device: Device, dtype: Any) -> None:
+    """LLVM takes ``a < t or b < t`` for ``min(a, b) < t``, and NaN may signal or be quiet."""
+    needs(device, dtype)
+
+    def joined(x: Any, y: Any, out: Any) -> None:
+        i = kj.global_id(0)
+        if i < x.size:
+            a, b, t = x[i], y[i], dtype(0.5)
+            out[i, 0] = (a < t) | (b < t)
+            out[i, 1] = (a >= t) | (b >= t)
+            out[i, 2] = (not a > t) & (not b > t)
+            out[i, 3] = (not a <= t) & (not b <= t)
+            out[i, 4] = (t > abs(a)) | (t > -b)
+            out[i, 5] = a < t or b * dtype(1) < t
+
+    bits = np.array([0x7FA00000, 0x7FC00000, 0xFFA00001], np.uint32).view(np.float32)
+    if dtype is kj.f64:
+        words = np.array([0x7FF4 << 48, 0x7FF8 << 48, (0xFFF4 << 48) + 1], np.uint64)
+        bits = words.view(np.float64)
+    ends = np.concatenate([bits, np.array([0.0, 0.5, -0.5, 3.0, -np.inf, np.inf], bits.dtype)])
+    x, y = (
+        axis.ravel().view(bits.dtype) for axis in np.meshgrid(*[ends.view(f"u{dtype.size}")] * 2)
+    )
+    if apart(device):  # NaN and infinity are the driver's
+        x, y = (np.where(np.isfinite(one), one, one.dtype.type(0)) for one in (x, y))
+    out = np.full((x.size, 6), 77, np.uint8).view(np.bool_)
+    kernel(joined, {"x": array_of(dtype), "y": array_of(dtype), "out": array_of(bool_, 2)})[x.size](
+        x, y, out
+    )
+    with np.errstate(invalid="ignore"):
+        expected = [
+            (x < 0.5) | (y < 0.5),
+            (x >= 0.5) | (y >= 0.5),
+            ~(x > 0.5) & ~(y > 0.5),
+            ~(x <= 0.5) & ~(y <= 0.5),
+            (np.abs(x) < 0.5) | (-y < 0.5),
+            (x < 0.5) | (y < 0.5),
+        ]
+    np.testing.assert_array_equal(out, np.stack(expected, 1))

@@ -6,12 +6,13 @@ Pure operations have their own file, random kernels too.
 from __future__ import annotations
 
 import ctypes
-import platform
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 
+from khaljit.backends.cpu.loader import load
 from khaljit.codegen.llvm.assemble import assemble, disassembly
 from khaljit.codegen.llvm.emit import LlvmEmitter
 from khaljit.codegen.llvm.scan import scan
@@ -50,7 +51,7 @@ from khaljit.tracer.ir import (
 )
 from khaljit.tracer.ops import Op
 from tests.building import array_param, kernel
-from tests.machine_code import compile_object
+from tests.machine_code import AARCH64, HERE, X86_64, compile_object
 from tests.running import Compiled, compile_trace, legal, levels_here
 
 FREE = Access(checked=False)
@@ -658,40 +659,63 @@ def test_scans_of_floats_keep_zeros_and_skip_nan(level: str) -> None:
 # The environment, and the object code.
 
 
-@pytest.mark.skipif(platform.machine() != "x86_64", reason="sets the x86 control word")
-def test_the_floating_point_environment_is_set_and_given_back() -> None:
-    """Under flushing to zero and rounding up, subnormals are kept, and the word comes back."""
-    text = """
-define void @set(i32 %word) {
+# Per processor: what sets and gets the control word, the word that flushes subnormals to zero and
+# rounds up, and the bits of it that only tell what happened.
+CONTROL = {
+    X86_64: (
+        """
+define void @set(i64 %word) {
   %at = alloca i32
-  store i32 %word, ptr %at
+  %low = trunc i64 %word to i32
+  store i32 %low, ptr %at
   call void @llvm.x86.sse.ldmxcsr(ptr %at)
   ret void
 }
-define i32 @get() {
+define i64 @get() {
   %at = alloca i32
   call void @llvm.x86.sse.stmxcsr(ptr %at)
-  %word = load i32, ptr %at
-  ret i32 %word
+  %low = load i32, ptr %at
+  %word = zext i32 %low to i64
+  ret i64 %word
 }
-"""
-    from khaljit.backends.cpu.loader import load
+""",
+        0x1F80 | 0x8040 | 0x4000,
+        0x3F,
+    ),
+    AARCH64: (
+        """
+define void @set(i64 %word) {
+  call void @llvm.aarch64.set.fpcr(i64 %word)
+  ret void
+}
+define i64 @get() {
+  %word = call i64 @llvm.aarch64.get.fpcr()
+  ret i64 %word
+}
+""",
+        1 << 24 | 1 << 22,
+        0,
+    ),
+}
 
+
+def test_the_floating_point_environment_is_set_and_given_back() -> None:
+    """Under flushing to zero and rounding up, subnormals are kept, and the word comes back."""
+    text, odd, flags = CONTROL[HERE]
     image = load(compile_object(text))
-    put = ctypes.CFUNCTYPE(None, ctypes.c_uint32)(image.address("set"))
-    get = ctypes.CFUNCTYPE(ctypes.c_uint32)(image.address("get"))
+    put = ctypes.CFUNCTYPE(None, ctypes.c_uint64)(image.address("set"))
+    get = ctypes.CFUNCTYPE(ctypes.c_uint64)(image.address("get"))
     trace = scale_and_add(False, True)
     compiled = compile_trace(trace)
     x, y = np.full(70, 1e-40, np.float32), np.zeros(70, np.float32)
     before = get()
-    odd = 0x1F80 | 0x8040 | 0x4000
     try:
         put(odd)
         compiled.run([x, y], [0.5], (70, 1, 1))
         after = get()
     finally:
         put(before)
-    assert after & ~0x3F == odd & ~0x3F
+    assert after & ~flags == odd & ~flags
     np.testing.assert_array_equal(y, np.full(70, 5e-41, np.float32))
 
 
@@ -740,9 +764,41 @@ def test_fastmath_approximates_quotients_and_roots(level: str) -> None:
         disassembly(LlvmEmitter(target).emit(legal(trace, level)).text, target)
         for trace in (fast, kernel(build, params))
     ]
-    assert "sqrtps" in texts[1]
+    assert re.search("sqrtps|fsqrt", texts[1])
     assert "rsqrt" in texts[0]
     assert "rsqrt" not in texts[1]
+
+
+def test_estimates_are_refined_as_often_as_they_need() -> None:
+    """Those of AArch64 have 8 bits, so that one step leaves 1e-5."""
+    params = [array_param(0, f32)]
+
+    def build(b: Builder) -> None:
+        x, i = b.memory(params[0].memory), b.id("global")
+        root = b.pure(Op.SQRT, (b.load(x, (i,), f32, Access()),))
+        b.store(x, (i,), b.pure(Op.DIV, (b.const(f32, 1), root)), Access())
+
+    target = CpuTarget("aarch64")
+    fast = legal(kernel(build, params, options=Options(fastmath=True)), target.level)
+    text = disassembly(LlvmEmitter(target).emit(fast).text, target)
+    assert text.count("frsqrts") == 2 * text.count("frsqrte") > 0
+
+
+def test_what_is_joined_to_a_minimum_signals_nothing() -> None:
+    """On AArch64 the minimum of a signalling NaN is NaN, and LLVM looks at a minimum here."""
+    params = [array_param(0, f32), array_param(1, f32), array_param(2, bool_)]
+
+    def build(b: Builder) -> None:
+        x, y, out = (b.memory(param.memory) for param in params)
+        i, limit = b.id("global"), b.const(f32, 0.5)
+        less = [b.pure(Op.LT, (b.load(one, (i,), f32, Access()), limit)) for one in (x, y)]
+        b.store(out, (i,), b.pure(Op.OR, (less[0], less[1])), Access())
+
+    target = CpuTarget("aarch64")
+    text = LlvmEmitter(target, (4, 1, 1)).emit(legal(kernel(build, params), target.level)).text
+    joined = re.findall(r"fminnm\s+\S+, (\S+), (\S+)\n", disassembly(text, target))
+    quieted = sum(one == other for one, other in joined)
+    assert quieted == 2 * (len(joined) - quieted) > 0
 
 
 def test_checked_accesses_cost_nothing_in_full_subgroups() -> None:

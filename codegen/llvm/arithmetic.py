@@ -23,6 +23,8 @@ def compute(w: Writer, width: Width, value: Value, operands: tuple[str, ...]) ->
     special = _SPECIAL.get(value.op)
     if special is not None:
         return special(w, width, value, operands)
+    if w.signals and value.op in _ORDERINGS and value.args[0].type.is_float:
+        operands = _quieted(w, width, value, operands)
     return regular(w, width, value.op, value.args[0].type, operands)
 
 
@@ -59,6 +61,27 @@ def _lesser(w: Writer, op: Op, dtype: DType, a: str, b: str) -> str:
     left, right = (w.let(f"bitcast {t} {one} to {bits}") for one in (a, b))
     zero = w.let(f"bitcast {bits} {w.let(f'{join} {bits} {left}, {right}')} to {t}")
     return w.let(f"select i1 {w.let(f'fcmp oeq {t} {a}, {b}')}, {t} {zero}, {t} {found}")
+
+
+_ORDERINGS: Final = frozenset({Op.LT, Op.LE, Op.GT, Op.GE})
+_ROUNDED: Final = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.FMA, Op.SQRT})
+
+
+def _quieted(w: Writer, width: Width, value: Value, operands: tuple[str, ...]) -> tuple[str, ...]:
+    """The operands with quiet NaN only."""
+    t = width.type(value.args[0].type)
+    called = f"llvm.canonicalize.{width.mangle(TYPES[value.args[0].type])}"
+    return tuple(
+        name if _is_quiet(one) else w.let(f"call {t} @{called}({t} {name})")
+        for one, name in zip(value.args, operands, strict=True)
+    )
+
+
+def _is_quiet(value: Value) -> bool:
+    """Whether a float is surely no signalling NaN. ``x * 1`` may be, as LLVM makes it x."""
+    if value.op in _ROUNDED:
+        return all(one.op is not Op.CONST for one in value.args)
+    return value.op is Op.CONST
 
 
 def _select(w: Writer, width: Width, value: Value, operands: tuple[str, ...]) -> str:

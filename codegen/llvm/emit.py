@@ -53,7 +53,7 @@ class LlvmEmitter:
         whole = analyse(replace(trace, workgroup=None), rows=False)  # rows of lanes together
         level = self.target.facts
         per_part, parts, rows = self._lanes or choose_lanes(trace, level, uniformity, whole, items)
-        w = Writer(fastmath=trace.options.fastmath)
+        w = Writer(fastmath=trace.options.fastmath, signals=level.signals)
         mask_type = "i1" if level.masks else f"i{min(level.vector_bits // per_part, 64)}"
         lanes = Lanes(w, per_part, parts, rows, mask_type)
         block = ParameterBlock.of(trace)
@@ -89,7 +89,11 @@ class LlvmEmitter:
             bits = self.target.facts.vector_bits
             attributes += [f'"prefer-vector-width"="{bits}"', f'"min-legal-vector-width"="{bits}"']
         if code.w.fastmath:
-            attributes.append('"reciprocal-estimates"="divf:1,vec-divf:1,sqrtf:1,vec-sqrtf:1"')
+            steps = self.target.facts.refinements
+            estimates = ",".join(
+                f"{of}:{steps}" for of in ("divf", "vec-divf", "sqrtf", "vec-sqrtf")
+            )
+            attributes.append(f'"reciprocal-estimates"="{estimates}"')
         if self.target.convention:
             attributes.append("noredzone")
         convention = f"{self.target.convention} " if self.target.convention else ""

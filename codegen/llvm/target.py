@@ -28,6 +28,9 @@ class Level:
         registers: number of vector registers.
         masks: whether lanes are masked by registers of their own, in loads and stores too.
         gathers: whether it has an instruction to load lanes from apart that is worth its use.
+        refinements: steps of Newton's method from its estimates of f32 to about all their digits.
+        signals: whether LLVM joins ``a < t or b < t`` to ``min(a, b) < t``, with a minimum that is
+            NaN where either is a signalling NaN: which numbers that are compared then must not be.
     """
 
     architecture: str
@@ -37,6 +40,8 @@ class Level:
     registers: int
     masks: bool = False
     gathers: bool = False
+    refinements: int = 1
+    signals: bool = False
 
 
 LEVELS: Final = {
@@ -44,7 +49,9 @@ LEVELS: Final = {
     "x86-64-v2": Level("x86_64", "x86-64-v2", (), 128, 16),
     "x86-64-v3": Level("x86_64", "x86-64-v3", (), 256, 16),
     "x86-64-v4": Level("x86_64", "x86-64-v4", (), 512, 32, masks=True, gathers=True),
-    "aarch64": Level("aarch64", "generic", ("+neon", "-outline-atomics"), 128, 32),
+    "aarch64": Level(
+        "aarch64", "generic", ("+neon", "-outline-atomics"), 128, 32, refinements=2, signals=True
+    ),
 }
 
 

@@ -19,11 +19,13 @@ class Writer:
     Attributes:
         block: label of the open block; None where the last one was closed.
         fastmath: whether the kernel allows approximations.
+        signals: whether signalling NaN must be made quiet before they are compared (`Level`).
     """
 
-    def __init__(self, *, fastmath: bool = False) -> None:
+    def __init__(self, *, fastmath: bool = False, signals: bool = False) -> None:
         self.block: str | None = None
         self.fastmath: Final = fastmath
+        self.signals: Final = signals
         self._lines: Final[list[str]] = []
         self._slots: Final[list[str]] = []
         self._names = 0
