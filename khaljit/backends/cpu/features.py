@@ -8,7 +8,7 @@ On x86-64 a few instructions of our own run CPUID and XGETBV; on AArch64 the sys
   one named parts the machines that could share a cache.
 * ``KHALJIT_CPU_LEVEL`` lowers what is found to a level's own features, and never raises it.
 
-Not run where it was written: AArch64, macOS and Windows.
+Not run where it was written: macOS and Windows. AArch64 was run on Linux, emulated by QEMU.
 """
 
 from __future__ import annotations
