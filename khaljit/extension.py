@@ -72,7 +72,7 @@ if NATIVE is not None and hasattr(os, "register_at_fork"):  # systems with fork
 @final
 class Watched(Generic[_T]):
     """A context variable that launches look at. Native code does so from the first time that it is
-    set: a true one sends each launch of its context to Python.
+    set: any value but None and an empty dict sends each launch of its context to Python.
 
     Args:
         is_device: it says where launches with NumPy arrays go, and sends none to Python.

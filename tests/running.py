@@ -81,8 +81,8 @@ class Compiled:
         scalars: Sequence[int | float | bool],
         groups: tuple[int, int, int],
         chunk: int = 3,
-    ) -> None:
-        """Run over a grid of workgroups, changing the arrays in place."""
+    ) -> int:
+        """Run over a grid of workgroups, changing the arrays in place; gives the counter."""
         params = self._pack(arrays, scalars, groups)
         total, next_item = self.items(groups), np.zeros(1, np.int64)
         arena = np.zeros(self.program.arena + 128, np.uint8)
@@ -94,6 +94,7 @@ class Compiled:
         entry(params.ctypes.data, next_item.ctypes.data, total, chunk, start)
         behind = start - arena.ctypes.data + self.program.arena
         assert (arena[behind:] == 0xA5).all(), "the arena's end was overrun"
+        return int(next_item[0])
 
     def items(self, groups: tuple[int, int, int]) -> int:
         total = 1

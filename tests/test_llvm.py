@@ -719,6 +719,18 @@ def test_the_floating_point_environment_is_set_and_given_back() -> None:
     np.testing.assert_array_equal(y, np.full(70, 5e-41, np.float32))
 
 
+@every_level
+def test_one_thread_takes_all_items_without_the_counter(level: str) -> None:
+    compiled = compile_trace(scale_and_add(False, True), level)
+    x = np.arange(200, dtype=np.float32)
+    for count in (0, 1, 200):
+        y = np.zeros(200, np.float32)
+        total = compiled.items((count, 1, 1))
+        left = compiled.run([x[:count], y[:count]], [2.0], (count, 1, 1), chunk=total)
+        assert left == 0
+        np.testing.assert_array_equal(y, np.where(x < count, 2 * x, 0))
+
+
 @pytest.mark.parametrize("system", ["linux", "win32", "darwin"])
 @pytest.mark.parametrize("level", list(LEVELS))
 def test_object_code_for_every_processor_is_whole(level: str, system: str) -> None:

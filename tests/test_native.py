@@ -318,8 +318,9 @@ def test_arrays_that_change_in_place_are_read_again(by_way_of_python: list[Kerne
 
     for _ in range(2):
         kernel[16](x, y, 1.0)
-    x.shape = 4, 4
-    refused("1 axis")
+    for shape in ((4, 4), (16, 1)):
+        x.shape = shape
+        refused("1 axis")
     x.shape = 16
     y.dtype = np.dtype(np.int32)  # type: ignore[misc,assignment]
     refused("int32|i32")
@@ -335,6 +336,49 @@ def test_arrays_that_change_in_place_are_read_again(by_way_of_python: list[Kerne
     kernel[16](x, y, 1.0)
     assert (y == 4 * ramp()).all()
     assert len(by_way_of_python) <= before + 1  # other shapes, which are another signature
+
+
+@pytest.mark.filterwarnings("ignore:Setting the:DeprecationWarning")
+def test_arrays_in_one_place_are_told_apart(by_way_of_python: list[Kernel]) -> None:
+    """Only their shape, strides or class differ from those of the launch before."""
+    kernel, room, y = saxpy(), ramp(32), np.zeros(16, np.float32)
+    x = room[:16]
+    for _ in range(3):
+        kernel[16](x, y, 1.0)
+    kernel[16](x[:8], y[:8], 1.0)
+    assert (y == np.where(ramp() < 8, 4, 3) * ramp()).all()
+    for step in (2, 2, 2, 3, 4, 2):
+        kernel[8](room[::step][:8], y[:8], 0.0)
+        y[:] = 0
+        kernel[8](room[::step][:8], y[:8], 1.0)
+        assert (y[:8] == room[::step][:8]).all()
+    kernel[16](x, y, 0.0)
+    x.strides = (8,)
+    y[:] = 0
+    kernel[16](x, y, 1.0)
+    assert (y == room[::2]).all()
+
+    class Special(np.ndarray[Any, Any]):
+        pass
+
+    for _ in range(3):
+        kernel[16](x, y, 0.0)
+    before = len(by_way_of_python)
+    for _ in range(3):
+        kernel[16](x.view(Special), y, 1.0)
+    assert (y == 4 * room[::2]).all()
+    assert len(by_way_of_python) == before + 3
+
+
+def test_sizes_that_grow_out_of_the_type_of_index() -> None:
+    @kj.jit
+    def sizes(x: kj.Array1[kj.i8], out: kj.Array1[kj.i64]) -> None:
+        out[0] = kj.i64(x.size)
+
+    room, out = np.zeros((1 << 31) + 8, np.int8), np.zeros(1, np.int64)  # nobody touches its pages
+    for n in (4, 4, 4, 1 << 31, (1 << 31) + 1, 4, 3, (1 << 31) + 8, 4):
+        sizes[1](room[:n], out)
+        assert int(out[0]) == n
 
 
 def test_arrays_in_turn(by_way_of_python: list[Kernel], rng: np.random.Generator) -> None:
@@ -548,6 +592,48 @@ def test_the_context_says_where_a_launch_runs(monkeypatch: pytest.MonkeyPatch) -
         kernel[16](x, y, 1.0)
     assert len(profile.entries()) == 1
     assert (y == 5 * x).all()
+    launch = kernel[16]
+    for name, more in (("cpu", 1), ("null", 0), ("cpu", 1)):
+        with kj.use(name):
+            for _ in range(3):
+                launch(x, y, 0.0)
+            y[:] = 0
+            launch(x, y, 1.0)
+        assert (y == more * x).all()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
+def test_plans_of_the_parent_process_hold_no_more() -> None:
+    script = """
+import os, sys
+import numpy as np
+import khaljit as kj
+from khaljit.jit import Kernel
+
+@kj.jit
+def double(x: kj.Array1[kj.f32]) -> None:
+    i = kj.global_id(0)
+    if i < x.size:
+        x[i] = 2.0 * x[i]
+
+x = np.ones(16, np.float32)
+launch = double[16]
+for _ in range(3):
+    launch(x)
+by_python = []
+before = Kernel.launch
+Kernel.launch = lambda self, *args: (by_python.append(self), before(self, *args))
+launch(x)
+child = os.fork()
+if child == 0:
+    launch(x)
+    os._exit(0 if by_python and (x == 32).all() else 1)
+sys.exit(os.waitpid(child, 0)[1] != 0 or bool(by_python))
+"""
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_a_capture_takes_launches_that_have_plans() -> None:
@@ -655,6 +741,32 @@ def test_an_empty_grid_runs_nothing_and_checks_its_arguments() -> None:
     assert not y.any()
     with pytest.raises(kj.ArgumentTypeError):
         kernel[0](x, y, "1")
+
+
+def test_grids_in_turn(by_way_of_python: list[Kernel], rng: np.random.Generator) -> None:
+    """One plan for few invocations, none, and so many that threads share them."""
+
+    @kj.jit
+    def count(y: kj.Array1[kj.i32]) -> None:
+        kj.atomic_add(y, kj.global_id(0) + 10 * kj.global_id(1), 1)
+
+    grids: list[tuple[Any, int, int]] = [
+        (1, 1, 1), (10, 10, 1), ((7, 3), 7, 3), (0, 0, 0), ((10, 10), 10, 10), ((0, 4), 0, 0),
+    ]  # fmt: skip
+    kept = [(count[grid], x, y) for grid, x, y in grids]
+    out, expected = np.zeros(1 << 17, np.int32), np.zeros(1 << 17, np.int32)
+    for turn in range(60):
+        which = int(rng.integers(len(grids) + 1))
+        if which == len(grids):
+            count[out.size](out)
+            expected += 1
+            continue
+        grid, x, y = grids[which]
+        (count[grid] if turn % 2 else kept[which][0])(out)
+        for row in range(y):
+            expected[10 * row : 10 * row + x] += 1
+        assert (out == expected).all()
+    assert by_way_of_python == [count]
 
 
 def test_more_signatures_than_plans_are_kept() -> None:

@@ -2,8 +2,10 @@
 
     void entry(ptr params, ptr next, i64 total, i64 chunk, ptr arena)
 
-It sets the floating-point environment (rounding to nearest, subnormals kept, no traps) and gives
-the caller's back at the end.
+A thread that takes all items in one chunk is the only one, and leaves the counter alone. The
+floating-point environment is rounding to nearest, subnormals kept, no traps: where the caller has
+another one, which is rare, it is set, and the caller's comes back at the end. Flags of what came
+to pass are nobody's: calling conventions let any function change them.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ PARAMETERS: Final = (
 MOST_VALUES: Final = 2000
 
 _DEFAULT_MXCSR: Final = 0x1F80
+_MXCSR_CONTROL: Final = 0xFFC0  # what is below are flags
 
 
 @final
@@ -43,20 +46,25 @@ class Item:
 def for_each_item(code: Code, counts: tuple[str, str, str], body: Callable[[Item], None]) -> None:
     """Take items until there are none; ``counts`` are items per axis, as i64."""
     w = code.w
-    slots = [w.slot("i64") for _ in range(4)]  # x, y, z and the number of the item
-    take, begin, item, done, out = (w.label() for _ in range(5))
+    slots = [w.slot("i64") for _ in range(5)]  # x, y, z and the number of the item, and the end
+    alone, take, begin, item, done, out = (w.label() for _ in range(6))
+    w.branch(w.let("icmp ule i64 %total, %chunk"), alone, take)
+    w.open(alone)
+    for slot, start in zip(slots, ("0", "0", "0", "0", "%total"), strict=True):
+        w.do(f"store i64 {start}, ptr {slot}")
+    w.branch(w.let("icmp eq i64 %total, 0"), out, item)
     w.open(take)
     first = w.let("atomicrmw add ptr %next, i64 %chunk monotonic, align 8")
     w.branch(w.let(f"icmp ult i64 {first}, %total"), begin, out)
     w.open(begin)
     beyond = w.let(f"add i64 {first}, %chunk")
-    end = w.let(f"call i64 @llvm.umin.i64(i64 {beyond}, i64 %total)")
     row = w.let(f"udiv i64 {first}, {counts[0]}")
     starts = (
         w.let(f"urem i64 {first}, {counts[0]}"),
         w.let(f"urem i64 {row}, {counts[1]}"),
         w.let(f"udiv i64 {row}, {counts[1]}"),
         first,
+        w.let(f"call i64 @llvm.umin.i64(i64 {beyond}, i64 %total)"),
     )
     for slot, start in zip(slots, starts, strict=True):
         w.do(f"store i64 {start}, ptr {slot}")
@@ -68,7 +76,7 @@ def for_each_item(code: Code, counts: tuple[str, str, str], body: Callable[[Item
     number = w.let(f"load i64, ptr {slots[3]}")
     following = w.let(f"add i64 {number}, 1")
     w.do(f"store i64 {following}, ptr {slots[3]}")
-    more = w.label()
+    end, more = w.let(f"load i64, ptr {slots[4]}"), w.label()
     w.branch(w.let(f"icmp eq i64 {following}, {end}"), more, item)
     w.open(more)
     w.branch(w.let(f"icmp ult i64 {end}, %total"), take, out)
@@ -105,17 +113,34 @@ def group_counts(code: Code) -> tuple[str, str, str]:
 
 
 def set_environment(code: Code) -> Callable[[], None]:
-    """Set the floating-point environment; gives what brings the caller's back."""
+    """Set the floating-point environment; gives what brings the caller's back. That is looked at
+    as late as possible: what tells it is slow to arrive, and setting it again slower yet."""
     w = code.w
     if code.level.architecture == "aarch64":
         before = w.let("call i64 @llvm.aarch64.get.fpcr()")
         w.do("call void @llvm.aarch64.set.fpcr(i64 0)")
-        return lambda: w.do(f"call void @llvm.aarch64.set.fpcr(i64 {before})")
-    kept, wanted = w.slot("i32"), w.slot("i32")
-    w.do(f"call void @llvm.x86.sse.stmxcsr(ptr {kept})")
-    w.do(f"store i32 {_DEFAULT_MXCSR}, ptr {wanted}")
-    w.do(f"call void @llvm.x86.sse.ldmxcsr(ptr {wanted})")
-    return lambda: w.do(f"call void @llvm.x86.sse.ldmxcsr(ptr {kept})")
+        back = f"call void @llvm.aarch64.set.fpcr(i64 {before})"
+    else:
+        before, wanted = w.slot("i32"), w.slot("i32")
+        w.do(f"call void @llvm.x86.sse.stmxcsr(ptr {before})")
+        w.do(f"store i32 {_DEFAULT_MXCSR}, ptr {wanted}")
+        w.do(f"call void @llvm.x86.sse.ldmxcsr(ptr {wanted})")
+        back = f"call void @llvm.x86.sse.ldmxcsr(ptr {before})"
+
+    def is_usual() -> str:
+        if code.level.architecture == "aarch64":
+            return w.let(f"icmp eq i64 {before}, 0")
+        control = w.let(f"and i32 {w.let(f'load i32, ptr {before}')}, {_MXCSR_CONTROL}")
+        return w.let(f"icmp eq i32 {control}, {_DEFAULT_MXCSR}")
+
+    def restore() -> None:
+        another, same = w.label(), w.label()
+        w.branch(is_usual(), same, another)
+        w.open(another)
+        w.do(back)
+        w.open(same)
+
+    return restore
 
 
 # Versions of the code.

@@ -9,30 +9,14 @@
 #define MOST_MEMORIES 4
 
 PyTypeObject *numpy_array;
-static PyTypeObject *device_array;
-
-/* Where the slots of khaljit's classes are in their objects. */
-static struct {
-    Py_ssize_t device, buffer, dtype, shape, strides, offset;
-} in_array;
-static struct {
-    PyTypeObject *type;
-    Py_ssize_t address;
-} memories[MOST_MEMORIES]; /* classes of a GPU's memory */
+ArraySlots in_array;
+MemorySlots in_cuda_memory;
+static MemorySlots memories[MOST_MEMORIES]; /* classes of a GPU's memory */
 static int memory_count;
-static PyTypeObject *cuda_memory;
-static struct {
-    Py_ssize_t stream, home, read_only;
-} in_cuda_memory;
 
-/* A slot of an object, borrowed; NULL where it is not set. */
-static inline PyObject *slot(PyObject *object, Py_ssize_t offset)
-{
-    return *(PyObject **)((char *)object + offset);
-}
-
-bool place(const ArrayRule *rule, uintptr_t address, const Py_ssize_t *shape, const Py_ssize_t *strides,
-           View *view)
+/* Fill a view's slots; false where the Python path has to look. */
+static bool place(const ArrayRule *rule, uintptr_t address, const Py_ssize_t *shape, const Py_ssize_t *strides,
+                  View *view)
 {
     const int ndim = rule->ndim, shift = rule->shift;
     const Py_ssize_t size = rule->size, unaligned = ((Py_ssize_t)1 << shift) - 1;
@@ -66,19 +50,38 @@ bool place(const ArrayRule *rule, uintptr_t address, const Py_ssize_t *shape, co
            (empty || !(address & (uintptr_t)unaligned));
 }
 
-bool read_numpy_sizes(const ArrayRule *rule, const NumpyArray *array, View *view)
+bool is_numpy_kind(const ArrayRule *rule, PyObject *value)
 {
+    const NumpyArray *array = (NumpyArray *)value;
+    const int flags = rule->written ? WRITEABLE : 0;
+    return Py_TYPE(value) == numpy_array && array->dtype == rule->dtype &&
+           array->ndim == rule->axes && (array->flags & flags) == flags;
+}
+
+bool is_device_kind(const ArrayRule *rule, PyObject *value, PyObject *device)
+{
+    return Py_TYPE(value) == in_array.type && slot(value, in_array.device) == device &&
+           slot(value, in_array.dtype) == rule->dtype;
+}
+
+bool read_numpy(const ArrayRule *rule, PyObject *value, View *view)
+{
+    const NumpyArray *array = (NumpyArray *)value;
     const int ndim = rule->ndim;
-    for (int axis = 0; axis < array->ndim; axis++) {
+    NumpySeen *seen = view->numpy;
+    seen->flags = NOT_READ;
+    if ((rule->lanes != 0 && (array->shape[ndim] != rule->lanes ||
+                              array->strides[ndim] != (Py_ssize_t)1 << rule->shift)) ||
+        !place(rule, (uintptr_t)array->data, array->shape, array->strides, view)) {
+        return false;
+    }
+    seen->address = (uintptr_t)array->data;
+    seen->flags = array->flags;
+    for (int axis = 0; axis < rule->axes; axis++) {
         view->sizes[2 * axis] = array->shape[axis];
         view->sizes[2 * axis + 1] = array->strides[axis];
     }
-    view->address = (uintptr_t)array->data;
-    view->known =
-        (rule->lanes == 0 || (array->shape[ndim] == rule->lanes &&
-                              array->strides[ndim] == (Py_ssize_t)1 << rule->shift)) &&
-        place(rule, view->address, array->shape, array->strides, view);
-    return view->known;
+    return true;
 }
 
 static bool read_size(PyObject *number, Py_ssize_t *size)
@@ -107,78 +110,57 @@ static bool read_sizes(PyObject *tuple, int ndim, Py_ssize_t *sizes)
     return true;
 }
 
-/* The address of a buffer: host memory is a NumPy array, a GPU's has an address. */
-static bool read_buffer(PyObject *buffer, uintptr_t *address)
+/* Where a buffer is: host memory is a NumPy array, a GPU's has an address. */
+static bool read_buffer(PyObject *buffer, DeviceSeen *seen, uintptr_t *address)
 {
     if (Py_TYPE(buffer) == numpy_array) {
+        seen->at = offsetof(NumpyArray, data);
         *address = (uintptr_t)((NumpyArray *)buffer)->data;
-        return true;
     }
-    int kind = 0;
-    while (kind < memory_count && memories[kind].type != Py_TYPE(buffer)) {
-        kind++;
+    else {
+        const MemorySlots *kind = memories;
+        while (kind < memories + memory_count && kind->type != Py_TYPE(buffer)) {
+            kind++;
+        }
+        if (kind == memories + memory_count) {
+            return false;
+        }
+        seen->at = kind->address;
+        Py_XSETREF(seen->number, Py_XNewRef(slot(buffer, seen->at)));
+        *address = seen->number == NULL ? 0 : PyLong_AsSize_t(seen->number);
+        if (seen->number == NULL || (*address == (uintptr_t)-1 && PyErr_Occurred())) {
+            PyErr_Clear();
+            return false;
+        }
     }
-    if (kind == memory_count) {
-        return false;
-    }
-    *address = PyLong_AsSize_t(slot(buffer, memories[kind].address));
-    if (*address == (uintptr_t)-1 && PyErr_Occurred()) {
-        PyErr_Clear();
-        return false;
-    }
+    seen->memory = Py_TYPE(buffer);
+    seen->address = slot(buffer, seen->at);
     return true;
 }
 
-static bool read_device_sizes(const ArrayRule *rule, PyObject *value, uintptr_t buffer, View *view)
+bool read_device(const ArrayRule *rule, PyObject *value, View *view)
 {
     PyObject *shape = slot(value, in_array.shape), *strides = slot(value, in_array.strides);
     PyObject *from = slot(value, in_array.offset);
     Py_ssize_t extents[MOST_AXES], steps[MOST_AXES], offset;
-    view->known = false;
+    uintptr_t address;
+    DeviceSeen *seen = view->device;
     if (!read_size(from, &offset) || !read_sizes(shape, rule->ndim, extents) ||
-        !read_sizes(strides, rule->ndim, steps)) {
+        !read_sizes(strides, rule->ndim, steps) ||
+        !read_buffer(slot(value, in_array.buffer), seen, &address) ||
+        !place(rule, address + (uintptr_t)offset, extents, steps, view)) {
+        seen->memory = NULL;
         return false;
     }
-    Py_XSETREF(view->held.shape, Py_NewRef(shape));
-    Py_XSETREF(view->held.strides, Py_NewRef(strides));
-    Py_XSETREF(view->held.offset, Py_NewRef(from));
-    view->address = buffer;
-    view->known = place(rule, buffer + (uintptr_t)offset, extents, steps, view);
-    return view->known;
-}
-
-bool read_device_array(
-    const ArrayRule *rule, PyObject *value, PyObject *device, View *view, bool *changed,
-    PyObject **memory
-)
-{
-    uintptr_t buffer;
-    if (Py_TYPE(value) != device_array || slot(value, in_array.device) != device ||
-        slot(value, in_array.dtype) != rule->dtype ||
-        !read_buffer(*memory = slot(value, in_array.buffer), &buffer)) {
-        return false;
-    }
-    if (view->known && buffer == view->address &&
-        slot(value, in_array.shape) == view->held.shape &&
-        slot(value, in_array.strides) == view->held.strides &&
-        slot(value, in_array.offset) == view->held.offset) {
-        return true;
-    }
-    *changed = true;
-    return read_device_sizes(rule, value, buffer, view);
-}
-
-/* Whether a piece of memory can be used on a stream without waiting or handing back. */
-bool memory_is_on(PyObject *memory, PyObject *stream, bool written)
-{
-    return Py_TYPE(memory) == cuda_memory && slot(memory, in_cuda_memory.stream) == stream &&
-           slot(memory, in_cuda_memory.home) == Py_None &&
-           !(written && slot(memory, in_cuda_memory.read_only) != Py_False);
+    Py_XSETREF(seen->shape, Py_NewRef(shape));
+    Py_XSETREF(seen->strides, Py_NewRef(strides));
+    Py_XSETREF(seen->offset, Py_NewRef(from));
+    return true;
 }
 
 bool arrays_are_known(void)
 {
-    return device_array != NULL;
+    return in_array.type != NULL;
 }
 
 /* What Python sees. */
@@ -217,7 +199,7 @@ static PyObject *know_arrays(PyObject *Py_UNUSED(module), PyObject *array)
         (in_array.offset = offset_of(type, "offset")) < 0) {
         return NULL;
     }
-    device_array = (PyTypeObject *)Py_NewRef(array);
+    in_array.type = (PyTypeObject *)Py_NewRef(array);
     Py_RETURN_NONE;
 }
 
@@ -228,20 +210,23 @@ static PyObject *know_memory(PyObject *Py_UNUSED(module), PyObject *args)
     if (!PyArg_ParseTuple(args, "O!p", &PyType_Type, &type, &has_streams)) {
         return NULL;
     }
-    const Py_ssize_t address = offset_of(type, "address");
-    if (address < 0 || memory_count == MOST_MEMORIES) {
-        return address < 0 ? NULL : PyErr_Format(PyExc_OverflowError, "too many kinds of memory");
+    MemorySlots in_memory = {.type = type, .address = offset_of(type, "address")};
+    if (in_memory.address < 0) {
+        return NULL;
+    }
+    if (memory_count == MOST_MEMORIES) {
+        return PyErr_Format(PyExc_OverflowError, "too many kinds of memory");
     }
     if (has_streams) {
-        if ((in_cuda_memory.stream = offset_of(type, "stream")) < 0 ||
-            (in_cuda_memory.home = offset_of(type, "home")) < 0 ||
-            (in_cuda_memory.read_only = offset_of(type, "read_only")) < 0) {
+        if ((in_memory.stream = offset_of(type, "stream")) < 0 ||
+            (in_memory.home = offset_of(type, "home")) < 0 ||
+            (in_memory.read_only = offset_of(type, "read_only")) < 0) {
             return NULL;
         }
-        cuda_memory = type;
+        in_cuda_memory = in_memory;
     }
-    memories[memory_count].type = (PyTypeObject *)Py_NewRef(type);
-    memories[memory_count++].address = address;
+    Py_INCREF(type);
+    memories[memory_count++] = in_memory;
     Py_RETURN_NONE;
 }
 

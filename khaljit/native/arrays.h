@@ -33,40 +33,75 @@ typedef struct {
     int axes;        /* of a NumPy array, then */
     int size;        /* bytes of an element */
     int shift;       /* log2 of its alignment */
-    int flags;       /* that a NumPy array has to have */
     bool contiguous, aligned, written;
 } ArrayRule;
 
-/* An array argument as it was read last: what it is again is not worked out again. */
+/* A NumPy array as it was read last. */
 typedef struct {
-    bool known;
+    Py_ssize_t position; /* of the argument */
+    PyObject *dtype;     /* that it has to have */
     uintptr_t address;
+    int axes;
+    int flags; /* NOT_READ until it is, and where it could not be */
+} NumpySeen;
+
+#define NOT_READ -1
+
+/* The same of an array of khaljit's own. */
+typedef struct {
+    Py_ssize_t position;
+    PyObject *dtype;
+    PyTypeObject *memory; /* its class; NULL until it is read, and where it could not be */
+    Py_ssize_t at;        /* where the memory has its address */
+    void *address;        /* what is there: a number, or of the host's memory the address itself */
+    PyObject *shape, *strides, *offset;
+    PyObject *number; /* keeps the number */
+} DeviceSeen;
+
+/* What was read of an array argument: what it is again is not worked out again. */
+typedef struct {
     union {
-        Py_ssize_t *sizes; /* of a NumPy array: each axis's extent and stride in bytes */
-        struct {
-            PyObject *shape, *strides, *offset;
-        } held; /* by an array of khaljit's */
+        NumpySeen *numpy;
+        DeviceSeen *device;
     };
+    Py_ssize_t *sizes; /* of each axis of a NumPy array: extent, and stride in bytes */
     int64_t *slots; /* of the parameter block: address, extents, strides in units of the alignment */
     uintptr_t start, stop; /* what it spans */
     int64_t extent;        /* the largest of its extents, and of its offsets in units */
 } View;
 
+/* Where the slots of khaljit's classes are in their objects. */
+typedef struct {
+    PyTypeObject *type;
+    Py_ssize_t device, buffer, dtype, shape, strides, offset;
+} ArraySlots;
+
+typedef struct {
+    PyTypeObject *type;
+    Py_ssize_t address;
+    Py_ssize_t stream, home, read_only; /* of CUDA's only */
+} MemorySlots;
+
 extern PyTypeObject *numpy_array;
+extern ArraySlots in_array;
+extern MemorySlots in_cuda_memory;
 
-/* Read an array that differs from the one before; false where the Python path has to look. */
-bool place(const ArrayRule *rule, uintptr_t address, const Py_ssize_t *shape, const Py_ssize_t *strides,
-           View *view);
-bool read_numpy_sizes(const ArrayRule *rule, const NumpyArray *array, View *view);
-
-/* Whether a view has been read of an array with these sizes in that place. */
-static inline bool is_as_read(const View *view, const NumpyArray *array, int axes)
+/* A slot of an object, borrowed; NULL where it is not set. */
+static inline PyObject *slot(PyObject *object, Py_ssize_t offset)
 {
-    const Py_ssize_t *sizes = view->sizes;
-    if (!view->known || (uintptr_t)array->data != view->address) {
+    return *(PyObject **)((char *)object + offset);
+}
+
+/* Whether an argument is an array as it was read last. */
+static inline bool
+is_numpy_as_read(const NumpySeen *seen, const Py_ssize_t *sizes, PyObject *value)
+{
+    const NumpyArray *array = (NumpyArray *)value;
+    if (Py_TYPE(value) != numpy_array || (uintptr_t)array->data != seen->address ||
+        array->dtype != seen->dtype || array->ndim != seen->axes || array->flags != seen->flags) {
         return false;
     }
-    for (int axis = 0; axis < axes; axis++, sizes += 2) {
+    for (int axis = 0; axis < seen->axes; axis++, sizes += 2) {
         if (array->shape[axis] != sizes[0] || array->strides[axis] != sizes[1]) {
             return false;
         }
@@ -74,30 +109,35 @@ static inline bool is_as_read(const View *view, const NumpyArray *array, int axe
     return true;
 }
 
-/* Read an array of NumPy's; false where the Python path has to look. */
-static inline bool
-read_numpy_array(const ArrayRule *rule, PyObject *value, View *view, bool *changed)
+static inline bool is_device_as_read(const DeviceSeen *seen, PyObject *value, PyObject *device)
 {
-    const NumpyArray *array = (NumpyArray *)value;
-    if (Py_TYPE(value) != numpy_array || array->dtype != rule->dtype ||
-        array->ndim != rule->axes || (array->flags & rule->flags) != rule->flags) {
+    if (Py_TYPE(value) != in_array.type || slot(value, in_array.device) != device ||
+        slot(value, in_array.dtype) != seen->dtype || slot(value, in_array.shape) != seen->shape ||
+        slot(value, in_array.strides) != seen->strides ||
+        slot(value, in_array.offset) != seen->offset) {
         return false;
     }
-    if (is_as_read(view, array, rule->axes)) {
-        return true;
-    }
-    *changed = true;
-    return read_numpy_sizes(rule, array, view);
+    PyObject *buffer = slot(value, in_array.buffer);
+    return Py_TYPE(buffer) == seen->memory && slot(buffer, seen->at) == seen->address;
 }
 
-/* Read an array of khaljit's own, and the memory that it is in. */
-bool read_device_array(
-    const ArrayRule *rule, PyObject *value, PyObject *device, View *view, bool *changed,
-    PyObject **memory
-);
+/* Whether the memory of an array can be used on a stream without waiting or handing back. */
+static inline bool is_on_stream(PyObject *value, PyObject *stream, bool written)
+{
+    PyObject *memory = slot(value, in_array.buffer);
+    return Py_TYPE(memory) == in_cuda_memory.type &&
+           slot(memory, in_cuda_memory.stream) == stream &&
+           slot(memory, in_cuda_memory.home) == Py_None &&
+           !(written && slot(memory, in_cuda_memory.read_only) != Py_False);
+}
 
-/* Whether a piece of memory can be used on a stream without waiting or handing back. */
-bool memory_is_on(PyObject *memory, PyObject *stream, bool written);
+/* Whether a value is an array of the kind that a plan expects. */
+bool is_numpy_kind(const ArrayRule *rule, PyObject *value);
+bool is_device_kind(const ArrayRule *rule, PyObject *value, PyObject *device);
+
+/* Read such an array; false where the Python path has to look. */
+bool read_numpy(const ArrayRule *rule, PyObject *value, View *view);
+bool read_device(const ArrayRule *rule, PyObject *value, View *view);
 
 bool arrays_are_known(void);
 

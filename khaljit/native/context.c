@@ -4,9 +4,17 @@
 
 #define MOST_WATCHED 16
 
-static PyObject *watched[MOST_WATCHED]; /* context variables; a true one has to see every launch */
+static PyObject *watched[MOST_WATCHED]; /* context variables: what is set has to see every launch */
 int watched_count;
+uint64_t era = 1;
 PyObject *current_device; /* the context variable of `kj.use`; NULL while it was never set */
+
+/* Whether a variable's value says that there is nothing to see: none, or an empty dict. */
+static bool is_off(PyObject *value)
+{
+    return value == NULL || value == Py_None ||
+           (PyDict_CheckExact(value) && PyDict_GET_SIZE(value) == 0);
+}
 
 bool is_watched(void)
 {
@@ -16,10 +24,9 @@ bool is_watched(void)
             PyErr_Clear();
             return true;
         }
-        int on = value == NULL || value == Py_None ? 0 : PyObject_IsTrue(value);
+        const bool off = is_off(value);
         Py_XDECREF(value);
-        if (on) {
-            PyErr_Clear();
+        if (!off) {
             return true;
         }
     }
@@ -39,6 +46,7 @@ static PyObject *watch(PyObject *Py_UNUSED(module), PyObject *args)
             Py_RETURN_NONE;
         }
     }
+    era++;
     if (is_device) {
         current_device = Py_NewRef(variable);
     }

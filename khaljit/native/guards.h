@@ -40,12 +40,35 @@ extern uint64_t changes_of_dicts; /* of all that are watched, and 1; or 0 */
 
 bool guard_holds(Guard *guard); /* and those up to the one behind it */
 
+/* A slot of an object whose class was not changed, so that reading it runs no code. */
+static inline bool slot_is_as_seen(const Guard *guard)
+{
+    return Py_TYPE(guard->owner)->tp_version_tag == guard->version &&
+           *(PyObject **)((char *)guard->owner + guard->offset) == guard->seen;
+}
+
 static inline bool guards_hold(const Guards *guards)
 {
     const Guard *const end = guards->all + guards->count;
     for (Guard *guard = guards->all; guard < end; guard = guard->behind) {
         const uint64_t version = guard->kind == ITEM ? version_of(guard->owner) : 0;
         if ((version == 0 || version != guard->version) && !guard_holds(guard)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Whether nothing has changed that could change an answer; asks nobody. */
+static inline bool guards_are_as_seen(const Guards *guards)
+{
+    const Guard *const end = guards->all + guards->count;
+    for (const Guard *guard = guards->all; guard < end; guard = guard->behind) {
+        const bool same =
+            guard->kind == ITEM ? guard->version != 0 && version_of(guard->owner) == guard->version
+            : guard->kind == CELL ? PyCell_GET(guard->owner) == guard->seen
+                                  : guard->kind == SLOT && slot_is_as_seen(guard);
+        if (!LIKELY(same)) {
             return false;
         }
     }

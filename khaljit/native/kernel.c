@@ -14,6 +14,7 @@ static int kernel_init(Kernel *kernel, PyObject *args, PyObject *kwargs)
         return -1;
     }
     kernel->workgroup[0] = x, kernel->workgroup[1] = y, kernel->workgroup[2] = z;
+    kernel->again = NULL;
     Py_XSETREF(kernel->plans, PyTuple_New(0));
     Py_XSETREF(kernel->names, Py_NewRef(Py_None));
     return kernel->plans == NULL ? -1 : 0;
@@ -74,7 +75,7 @@ static PyObject *find_last(const Kernel *kernel, PyObject *whole, int64_t *exten
     return Py_NewRef(kernel->last);
 }
 
-static PyObject *kernel_subscript(Kernel *kernel, PyObject *from)
+static NOT_INLINE PyObject *subscript_anew(Kernel *kernel, PyObject *from)
 {
     int64_t extent = -1;
     PyObject *found = NULL;
@@ -106,6 +107,16 @@ static PyObject *kernel_subscript(Kernel *kernel, PyObject *from)
     return found;
 }
 
+static PyObject *kernel_subscript(Kernel *kernel, PyObject *from)
+{
+#ifndef Py_GIL_DISABLED
+    if (LIKELY(from == kernel->whole)) { /* small numbers are the same object each time */
+        return Py_NewRef(kernel->last);
+    }
+#endif
+    return subscript_anew(kernel, from);
+}
+
 /* Take plans, the first to be tried first, and the names of the parameters. */
 static PyObject *kernel_learn(Kernel *kernel, PyObject *args)
 {
@@ -125,6 +136,7 @@ static PyObject *kernel_learn(Kernel *kernel, PyObject *args)
     old_names = kernel->names;
     kernel->plans = Py_NewRef(plans);
     kernel->hit = 0;
+    kernel->again = NULL;
     kernel->names = Py_NewRef(PyTuple_CheckExact(names) ? names : Py_None);
     END_LOCKED();
     Py_XDECREF(old_plans);
@@ -143,7 +155,9 @@ static int kernel_traverse(Kernel *kernel, visitproc visit, void *arg)
 
 static int kernel_clear(Kernel *kernel)
 {
+    kernel->again = NULL;
     Py_XSETREF(kernel->plans, PyTuple_New(0));
+    Py_CLEAR(kernel->whole);
     Py_CLEAR(kernel->last);
     return 0;
 }
@@ -154,8 +168,8 @@ static void kernel_dealloc(Kernel *kernel)
     PyObject_GC_UnTrack(kernel);
     Py_CLEAR(kernel->plans);
     Py_CLEAR(kernel->names);
-    Py_CLEAR(kernel->last);
     Py_CLEAR(kernel->whole);
+    Py_CLEAR(kernel->last);
     type->tp_free(kernel);
     Py_DECREF(type);
 }

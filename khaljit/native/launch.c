@@ -2,7 +2,7 @@
  * `kernel.launch(groups, args, kwargs)` is the Python path.
  */
 
-#include "native.h"
+#include "again.h"
 
 PyTypeObject *launch_type;
 static PyObject *name_launch;
@@ -127,21 +127,45 @@ done:
     return result;
 }
 
-static PyObject *
-launch_call(PyObject *self, PyObject *const *args, size_t flags, PyObject *kwnames)
+static NOT_INLINE PyObject *
+launch_anew(Launch *launch, PyObject *const *args, Py_ssize_t count, PyObject *kwnames)
 {
-    Launch *launch = (Launch *)self;
-    const Py_ssize_t count = PyVectorcall_NARGS(flags);
-    Outcome outcome = UNKNOWN;
-    if (launch->counted) {
-        outcome = kwnames == NULL ? try_plans(launch, args, count)
-                                  : try_keywords(launch, args, count, kwnames);
-    }
+    const Outcome outcome = kwnames == NULL ? search_plans(launch, args, count)
+                                            : try_keywords(launch, args, count, kwnames);
     switch (outcome) {
     case DONE: Py_RETURN_NONE;
     case UNKNOWN: return call_python(launch, args, count, kwnames);
     default: return NULL;
     }
+}
+
+/* The call of a launch whose grid the device reads, or of a kernel that is not of the kind with
+ * plans. */
+static PyObject *
+launch_call_python(PyObject *self, PyObject *const *args, size_t flags, PyObject *kwnames)
+{
+    return call_python((Launch *)self, args, PyVectorcall_NARGS(flags), kwnames);
+}
+
+static PyObject *
+launch_call(PyObject *self, PyObject *const *args, size_t flags, PyObject *kwnames)
+{
+    Launch *launch = (Launch *)self;
+    const Py_ssize_t count = PyVectorcall_NARGS(flags);
+    if (LIKELY(kwnames == NULL && launch_again(launch, args, count))) {
+        Py_RETURN_NONE;
+    }
+    return launch_anew(launch, args, count, kwnames);
+}
+
+static uint64_t next_number(void)
+{
+#ifdef Py_GIL_DISABLED
+    return 0; /* nothing is launched again */
+#else
+    static uint64_t made;
+    return ++made;
+#endif
 }
 
 PyObject *make_launch(PyObject *kernel, PyObject *groups, const Grid *grid)
@@ -150,9 +174,10 @@ PyObject *make_launch(PyObject *kernel, PyObject *groups, const Grid *grid)
     if (launch == NULL) {
         return NULL;
     }
-    launch->call = launch_call;
+    launch->call = grid == NULL ? launch_call_python : launch_call;
     launch->kernel = Py_NewRef(kernel);
     launch->groups = Py_XNewRef(groups);
+    launch->number = next_number();
     launch->counted = grid != NULL;
     launch->grid = grid == NULL ? (Grid){0} : *grid;
     PyObject_GC_Track(launch);
@@ -167,7 +192,8 @@ static PyObject *launch_new(PyTypeObject *Py_UNUSED(type), PyObject *args, PyObj
         return NULL;
     }
     Grid grid;
-    bool counted = PyObject_TypeCheck(kernel, kernel_type) && PyTuple_CheckExact(groups) &&
+    bool counted = PyObject_TypeCheck(kernel, kernel_type) &&
+                   ((Kernel *)kernel)->plans != NULL && PyTuple_CheckExact(groups) &&
                    PyTuple_GET_SIZE(groups) == 3;
     for (int axis = 0; counted && axis < 3; axis++) {
         grid.groups[axis] = PyLong_AsLongLong(PyTuple_GET_ITEM(groups, axis));

@@ -2,7 +2,8 @@
  *
  * kernel.c   kernels: their plans, and their subscript
  * launch.c   launches, which are called, and bound.c those with arguments that stay
- * plan.c     checking and packing the arguments of a launch by its plan (plan.h)
+ * again.h    a launch by the plan that fitted last, which most are
+ * plan.c     checking and packing the arguments of any launch by its plan (plan.h)
  * arrays.c, numbers.c, guards.c, context.c   what is read for that
  * target.c   running it
  * pool.c     the threads that help with a launch on the CPU
@@ -33,7 +34,12 @@
 #endif
 
 #if defined(__GNUC__)
+#define NOT_INLINE __attribute__((noinline)) /* kept out of the way of what most launches do */
+#define LIKELY(condition) __builtin_expect(!!(condition), 1)
 #pragma GCC visibility push(hidden) /* the parts call each other directly */
+#else
+#define NOT_INLINE
+#define LIKELY(condition) (condition)
 #endif
 
 /* What a try to launch came to. */
@@ -43,7 +49,8 @@ typedef enum { FAILED = -1, UNKNOWN = 0, DONE = 1 } Outcome;
 
 extern PyObject *current_device; /* the context variable of `kj.use`; NULL while never set */
 extern int watched_count;
-bool is_watched(void); /* something in this context has to see every launch; false if the count is 0 */
+extern uint64_t era; /* begins anew with each variable to look at, and in a child process */
+bool is_watched(void); /* something in this context has to see every launch; runs no code of Python's */
 
 /* table.c, plan.c */
 
@@ -56,7 +63,6 @@ typedef struct {
 } Grid;
 
 extern PyTypeObject *plan_type;
-Outcome plan_launch(PyObject *plan, const Grid *grid, PyObject *const *args, Py_ssize_t count);
 
 /* kernel.c */
 
@@ -65,6 +71,7 @@ typedef struct {
     PyObject_HEAD
     PyObject *plans; /* a tuple, the latest first */
     Py_ssize_t hit;  /* the one that fitted last, which is tried first */
+    struct Plan *again; /* the same, one of them, if it is for `launch_again`; else NULL */
     PyObject *names; /* of the parameters, a tuple; None where keywords are for Python to place */
     int64_t workgroup[3];
     PyObject *last;  /* the launch that was made last for one whole number */
@@ -85,34 +92,18 @@ typedef struct {
     PyObject *kernel;
     PyObject *groups; /* as Python has it; NULL while nobody has asked */
     Grid grid;
+    uint64_t number; /* of this launch: no other one has it */
     bool counted; /* else the device reads the grid, or the kernel is not of the kind with plans */
 } Launch;
 
 extern PyTypeObject *launch_type;
 PyObject *make_launch(PyObject *kernel, PyObject *groups, const Grid *grid);
 
-/* Try the kernel's plans. */
-static inline Outcome
-try_plans(const Launch *launch, PyObject *const *args, Py_ssize_t count)
-{
-    Kernel *kernel = (Kernel *)launch->kernel;
-    PyObject *plans;
-    BEGIN_LOCKED(kernel);
-    plans = Py_XNewRef(kernel->plans); /* NULL before `__init__` */
-    END_LOCKED();
-    Outcome outcome = UNKNOWN;
-    const Py_ssize_t known = plans == NULL ? 0 : PyTuple_GET_SIZE(plans);
-    Py_ssize_t at = kernel->hit < known ? kernel->hit : 0;
-    for (Py_ssize_t k = 0; k < known && outcome == UNKNOWN; k++) {
-        outcome = plan_launch(PyTuple_GET_ITEM(plans, at), &launch->grid, args, count);
-        if (outcome == DONE) {
-            kernel->hit = at; /* a hint, whichever thread writes it */
-        }
-        at = at + 1 < known ? at + 1 : 0;
-    }
-    Py_XDECREF(plans);
-    return outcome;
-}
+/* Try the kernel's plans; plan.c. */
+Outcome try_plans(const Launch *launch, PyObject *const *args, Py_ssize_t count);
+Outcome search_plans( /* `launch_again` was tried */
+    const Launch *launch, PyObject *const *args, Py_ssize_t count
+);
 
 /* Put keyword arguments where their parameters stand; false in any doubt. */
 bool place_keywords(PyObject *names, PyObject *const *values, PyObject *kwnames, PyObject **args);

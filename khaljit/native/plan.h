@@ -37,14 +37,21 @@ typedef struct {
 
 typedef struct Plan {
     PyObject_HEAD
-    Py_ssize_t count, passed;
-    Parameter *parameters; /* by their kinds: first the arrays, which are all of one kind */
+    Py_ssize_t passed;
+    uint64_t settled; /* the launch whose grid fits and is in the block; 0 where none is */
+    uint64_t era;     /* in which that was so; 0 where the context is asked each time */
+    int64_t total;    /* work items of that launch */
+    NumpySeen *numpy; /* of each array: what was read of it last */
+    DeviceSeen *own;
+    Py_ssize_t *sizes; /* of all NumPy arrays */
+    int numpy_count, own_count;
+    bool agree;          /* what was read: the pairs of arrays are as they have to be */
+    int64_t least, most; /* and so wide are the grids whose ids fit the type of `index` then */
+    int64_t *slots;      /* the parameter block; numbers and groups are those of any launch */
+    Py_ssize_t count;
+    Parameter *parameters;  /* by their kinds: first the arrays, which are all of one kind */
     Parameter *ends[KINDS]; /* of the parameters of each kind */
     int arrays;
-    bool agree;     /* what was read of the arrays last: the pairs are as they have to be */
-    int64_t extent; /* and this is the largest of theirs */
-    int64_t *slots; /* the parameter block, without what differs in each launch */
-    Py_ssize_t *sizes; /* for what is read of the arrays */
     int shape_count, view_count;
     Pair *shapes; /* of arrays with shapes that are equal or must not be */
     Pair *views;  /* of arrays that are one view, or must not overlap */
@@ -61,6 +68,14 @@ typedef struct Plan {
 } Plan;
 
 extern unsigned forks; /* of this process, so far */
+
+/* Read the arrays that are others than before; false where the Python path has to look. */
+bool read_arrays(Plan *plan, PyObject *const *args);
+
+bool is_constant(PyObject *value, PyObject *wanted);
+
+/* Ready a plan for a launch that is not the one before; false where it is not for `launch_again`. */
+bool settle(Plan *plan, const Launch *launch);
 
 #if defined(__GNUC__)
 #pragma GCC visibility pop

@@ -37,7 +37,6 @@ static bool parse_parameter(Parameter *parameter, PyObject *from, int *array_slo
         array->aligned = aligned;
         array->written = written;
         array->axes = array->ndim + (array->lanes != 0);
-        array->flags = written ? WRITEABLE : 0;
         parameter->slot = *array_slot;
         *array_slot += 1 + 2 * array->ndim;
         return true;
@@ -77,6 +76,40 @@ static int by_kind(const void *a, const void *b)
                                     : one->position - other->position;
 }
 
+/* Room for what is read of the arrays. */
+static bool make_room(Plan *plan)
+{
+    plan->numpy_count = (int)(plan->ends[NUMPY] - plan->parameters);
+    plan->own_count = (int)(plan->ends[DEVICE] - plan->ends[NUMPY]);
+    size_t axes = 0;
+    for (const Parameter *one = plan->parameters; one < plan->ends[NUMPY]; one++) {
+        axes += (size_t)one->array.axes;
+    }
+    plan->numpy = PyMem_Calloc((size_t)plan->numpy_count, sizeof(NumpySeen));
+    plan->sizes = PyMem_Calloc(axes, 2 * sizeof *plan->sizes);
+    plan->own = PyMem_Calloc((size_t)plan->own_count, sizeof(DeviceSeen));
+    if (plan->numpy == NULL || plan->sizes == NULL || plan->own == NULL) {
+        PyErr_NoMemory();
+        return false;
+    }
+    NumpySeen *numpy = plan->numpy;
+    Py_ssize_t *sizes = plan->sizes;
+    DeviceSeen *own = plan->own;
+    for (Parameter *one = plan->parameters; one < plan->ends[DEVICE]; one++) {
+        if (one->kind == NUMPY) {
+            *numpy = (NumpySeen){one->position, one->array.dtype, 0, one->array.axes, NOT_READ};
+            one->view.numpy = numpy++;
+            one->view.sizes = sizes;
+            sizes += 2 * one->array.axes;
+        }
+        else {
+            *own = (DeviceSeen){.position = one->position, .dtype = one->array.dtype};
+            one->view.device = own++;
+        }
+    }
+    return true;
+}
+
 static bool parse_parameters(Plan *plan, PyObject *from)
 {
     int array_slot = 0, number_slot = 0, arrays = 0;
@@ -101,14 +134,12 @@ static bool parse_parameters(Plan *plan, PyObject *from)
         PyErr_SetString(PyExc_OverflowError, "too many parameters for a plan");
         return false;
     }
-    plan->slots = PyMem_Calloc((size_t)plan->groups_slot + 1, sizeof *plan->slots);
-    plan->sizes = PyMem_Calloc(2 * (size_t)(array_slot + arrays) + 1, sizeof *plan->sizes);
-    if (plan->slots == NULL || plan->sizes == NULL) {
+    plan->slots = PyMem_Calloc((size_t)plan->groups_slot + 3, sizeof *plan->slots);
+    if (plan->slots == NULL) {
         PyErr_NoMemory();
         return false;
     }
     qsort(plan->parameters, (size_t)plan->count, sizeof(Parameter), by_kind);
-    Py_ssize_t *sizes = plan->sizes;
     for (int kind = 0; kind < KINDS; kind++) {
         plan->ends[kind] = plan->parameters;
     }
@@ -116,10 +147,6 @@ static bool parse_parameters(Plan *plan, PyObject *from)
         Parameter *parameter = &plan->parameters[k];
         for (int kind = (int)parameter->kind; kind < KINDS; kind++) {
             plan->ends[kind] = parameter + 1;
-        }
-        if (parameter->kind == NUMPY) {
-            parameter->view.sizes = sizes;
-            sizes += 2 * (parameter->array.ndim + 1);
         }
         if (parameter->kind == NUMBER || parameter->kind == FIXED) {
             parameter->slot += array_slot; /* numbers stand behind all arrays */
@@ -133,7 +160,7 @@ static bool parse_parameters(Plan *plan, PyObject *from)
         PyErr_SetString(PyExc_ValueError, "arrays of NumPy's beside a device's");
         return false;
     }
-    return true;
+    return make_room(plan);
 }
 
 /* Per array, the first of those that it is like. */
@@ -249,18 +276,20 @@ static void plan_dealloc(Plan *plan)
     for (Py_ssize_t k = 0; plan->parameters != NULL && k < plan->count; k++) {
         Py_XDECREF(plan->parameters[k].array.dtype);
         Py_XDECREF(plan->parameters[k].value);
-        if (plan->parameters[k].kind == DEVICE) {
-            View *view = &plan->parameters[k].view;
-            Py_XDECREF(view->held.shape);
-            Py_XDECREF(view->held.strides);
-            Py_XDECREF(view->held.offset);
-        }
+    }
+    for (int k = 0; plan->own != NULL && k < plan->own_count; k++) {
+        Py_XDECREF(plan->own[k].shape);
+        Py_XDECREF(plan->own[k].strides);
+        Py_XDECREF(plan->own[k].offset);
+        Py_XDECREF(plan->own[k].number);
     }
     guards_release(&plan->guards);
     target_release(&plan->target);
     PyMem_Free(plan->parameters);
     PyMem_Free(plan->slots);
+    PyMem_Free(plan->numpy);
     PyMem_Free(plan->sizes);
+    PyMem_Free(plan->own);
     PyMem_Free(plan->shapes);
     PyMem_Free(plan->views);
     type->tp_free(plan);
@@ -285,6 +314,7 @@ static PyType_Spec spec = {
 static PyObject *forked(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none))
 {
     forks++;
+    era++;
     Py_RETURN_NONE;
 }
 

@@ -138,7 +138,7 @@ static bool parse_cpu(CpuTarget *cpu, PyObject *from)
     Py_INCREF(cpu->image);
     cpu->entry = (Entry)(uintptr_t)entry;
     cpu->item[0] = x, cpu->item[1] = y, cpu->item[2] = z;
-    cpu->brief = brief;
+    cpu->brief = brief ? BRIEF / cpu->cost : 0;
     return true;
 }
 

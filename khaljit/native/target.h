@@ -19,8 +19,8 @@ typedef struct {
     int64_t item[3];
     double cost;         /* simple operations of an invocation */
     double worth_threads;
+    double brief;        /* from so many invocations on not brief any more; 0 with a loop */
     int chunks;          /* for each thread */
-    bool brief;          /* no loop in it: short if its cost is small */
 } CpuTarget;
 
 typedef int (*SetContext)(void *context);
@@ -83,7 +83,7 @@ static inline int64_t items_of(const CpuTarget *cpu, const Grid *grid)
 
 static inline bool is_brief(const Target *target, const Grid *grid)
 {
-    return target->kind == CPU && target->cpu.brief && target->cpu.cost * grid->all < BRIEF;
+    return target->kind == CPU && grid->all < target->cpu.brief;
 }
 
 /* Run what is brief, in this thread, which keeps the GIL. */
