@@ -136,7 +136,7 @@ class CpuKernel(Loaded):
             groups = groups.read()
             if 0 in groups:
                 return
-        block = ctypes.create_string_buffer(self.pack(operands, numbers, groups))
+        block = ctypes.c_char.from_buffer(bytearray(self.pack(operands, numbers, groups)))
         total, chunk = self.share(groups)
         self._pool.run(self.address, ctypes.addressof(block), total, chunk, self.arena_bytes)
 

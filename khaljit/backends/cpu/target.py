@@ -126,9 +126,10 @@ def parse(text: str) -> Cpu:
 @lru_cache(maxsize=1)
 def _llvmlite_version() -> str | None:
     """The version of the installed llvmlite; None where none is. Imports nothing of it."""
-    for folder in sys.path:  # where it lies nearly always, and found in a fifth of the time
-        with suppress(OSError):
-            return _version_in(os.path.join(folder, "llvmlite"))
+    if "llvmlite" not in sys.modules:
+        for folder in sys.path:  # where it lies nearly always, and found in a fifth of the time
+            with suppress(OSError):
+                return _version_in(os.path.join(folder, "llvmlite"))
     spec = importlib.util.find_spec("llvmlite")
     if spec is None or spec.origin is None:
         return None

@@ -182,8 +182,9 @@ class Block:
     __slots__ = ("_pointers", "address", "data")
 
     def __init__(self, size: int) -> None:
-        self.data: Final = ctypes.create_string_buffer(size)
-        self._pointers: Final = (ctypes.c_void_p * 1)(ctypes.addressof(self.data))
+        self.data: Final = bytearray(size)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(self.data))
+        self._pointers: Final = ctypes.c_void_p(start)  # one: arrays of ctypes are slow to make
         self.address: Final = ctypes.addressof(self._pointers)
 
 
