@@ -280,18 +280,57 @@ def test_memos_are_checked_pruned_and_cleared_with_the_entries(store: Store) -> 
     assert count(memos) == 0
 
 
+def together(count: int) -> list[Key]:
+    """Keys whose memos lie in one folder."""
+    found: list[Key] = []
+    number = 0
+    while len(found) < count:
+        number += 1
+        if numbered(number).startswith("a5"):
+            found.append(numbered(number))
+    return found
+
+
+SHARES = memos_module.PART * memos_module.FOLDERS
+
+
 def test_memos_have_bounds_of_their_own(folder: Path) -> None:
-    few = opened(Store.open(folder, entries=10 * memos_module.PART))
-    for number in range(30):
-        few.put(numbered(number), b"memo")
-    assert 8 <= count(few) <= 11
-    small = opened(Store.open(folder, limit=2000 * memos_module.PART))
-    for number in range(30):
-        small.put(numbered(number), b"m" * 500)
-    small.trim()
-    assert 2 <= count(small) <= 4
-    Catalog(Store.open(folder, entries=memos_module.PART)).prune()
+    """Those used last stay."""
+    keys = together(8)
+    few = opened(Store.open(folder, entries=3 * SHARES))
+    for age, one in enumerate(keys):
+        few.put(one, b"memo")
+        (name,) = few.files.candidates(one)
+        os.utime(os.path.join(few.files.root, name), (age, time.time() - 9 + age))
+    assert [few.get(one) is not None for one in keys] == [False] * 5 + [True] * 3
+    small = opened(Store.open(folder, limit=1500 * SHARES))
+    for one in keys:
+        small.put(one, b"m" * 600)
+    assert count(small) == 2
+    opened(Store.open(folder, limit=1)).put(keys[0], b"large" * 1000)
+    assert count(small) == 1, "one in any case"
+    small.put(keys[1], b"m")
+    assert count(small) == 1, "the newest"
+    assert small.get(keys[1]) == b"m"
+    small.put(keys[2], b"m")
+    assert count(small) == 2
+    Catalog(Store.open(folder, entries=1)).prune()
     assert count(small) == 1
+
+
+@pytest.mark.parametrize("bounds", [{"limit": 0}, {"entries": 0}])
+def test_no_memo_is_kept_where_nothing_is_to_be(folder: Path, bounds: dict[str, int]) -> None:
+    memos = opened(Store.open(folder, **bounds))
+    memos.put(numbered(1), b"memo")
+    assert count(memos) == 0
+
+
+def test_a_memo_that_was_put_twice_is_there_once(folder: Path) -> None:
+    memos = opened(Store.open(folder))
+    memos.put(numbered(1), b"memo")
+    memos.put(numbered(1), b"memo")
+    assert memos.get(numbered(1)) == b"memo"
+    assert count(memos) == 1
 
 
 def test_the_folders_of_memos_are_the_users_alone(folder: Path) -> None:
