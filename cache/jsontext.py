@@ -45,8 +45,10 @@ def loads(text: str) -> Any:
     """
     try:
         value, end = _SCAN(text, 0)
-    except StopIteration:
-        raise ValueError("this is no JSON") from None
-    if end != len(text):
-        raise ValueError("more than JSON")
-    return value
+        if end == len(text):
+            return value
+    except (StopIteration, SystemError, ValueError):  # SystemError: Python 3.11 without the module
+        pass
+    import json  # it says what is wrong
+
+    return json.loads(text)

@@ -152,3 +152,25 @@ def test_reading_an_entry_imports_no_database() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_what_is_no_json_is_refused_with_and_without_the_module() -> None:
+    """Python 3.11's scanner alone says nothing of it."""
+    code = """
+import sys
+import khaljit
+from khaljit.cache.jsontext import loads
+assert loads('{"a":[1,-2.5,null,true],"b":"x\\\\u00e9"}') == {"a": [1, -2.5, None, True], "b": "x\\u00e9"}
+assert "json" not in sys.modules
+for bad in sys.argv[1:] * 2:
+    try:
+        loads(bad)
+    except ValueError:
+        continue
+    raise SystemExit(f"{bad!r} was taken")
+assert "json" in sys.modules
+"""
+    bad = ["{", "", '{"a":1}}', "[1,]", '{"a"}', '"\n"', "nul"]
+    for given in (bad, bad[::-1]):
+        done = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
