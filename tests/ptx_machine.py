@@ -47,10 +47,13 @@ class Machine:
         self.kinds: dict[str, str] = {}
         head, _, body = text.partition("\n{\n")
         for line in head.splitlines():
-            found = re.match(r"\.(global|const) \.align 16 \.b8 (\w+)\[\d+\] = \{(.*)\};", line)
+            found = re.match(
+                r"\.(?:global|const) \.align \d+ \.b(8|64) (\w+)\[\d+\] = \{(.*)\};", line
+            )
             if found:
-                data = bytearray(int(byte) for byte in found[3].split(","))
-                self._symbols[found[2]] = self.buffers.add(data)
+                size, numbers = int(found[1]) // 8, found[3].split(",")
+                data = b"".join(int(number, 0).to_bytes(size, "little") for number in numbers)
+                self._symbols[found[2]] = self.buffers.add(bytearray(data))
             found = re.match(r"\.extern \.shared \.align 16 \.b8 (\w+)\[\];", line)
             if found:
                 self._symbols[found[1]] = 1024

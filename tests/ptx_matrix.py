@@ -35,7 +35,7 @@ TOGETHER: Final = 40  # kernels in a module
 
 _TRACES: Final[list[Trace]] = []
 _HEAD: Final = ".address_size 64\n"
-_NAMES: Final = re.compile(r"\b(table\d+|shared_memory)\b")
+_NAMES: Final = re.compile(r"\b(constants|table\d+|shared_memory)\b")
 
 
 def pytest_configure(config: pytest.Config) -> None:

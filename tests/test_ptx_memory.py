@@ -353,6 +353,42 @@ def test_much_shared_memory_is_allotted_by_the_launch(tmp_path: Path) -> None:
     assert (out == np.arange(63, -1, -1)).all()
 
 
+def test_numbers_that_no_immediate_holds_are_in_constant_memory(
+    rng: np.random.Generator, tmp_path: Path
+) -> None:
+    """Of f64; the machine's instructions take them from there, at no cost."""
+
+    def polynomial(x: Any, out: Any) -> None:
+        i = kj.global_id(0)
+        total = kj.f64(0.1)
+        for coefficient in kj.unroll((0.2, 0.5, 0.1, 1.5, 0.3)):
+            total = total * x[i] + coefficient
+        out[i] = total
+
+    trace = recorded(polynomial, [("x", argument(f64)), ("out", argument(f64))])
+    program = emit(trace)
+    (table,) = re.findall(r"\.const \.align 8 \.b64 constants\[3\] = {(.*)};", program.text)
+    wanted = [np.float64(number).view(np.uint64) for number in (0.1, 0.2, 0.3)]
+    assert [int(number, 16) for number in table.split(", ")] == wanted
+    assert re.findall(r"0d\w+", program.text) == ["0d3FE0000000000000", "0d3FF8000000000000"]
+    x = rng.normal(size=40)
+    out, want = np.zeros(40), np.zeros(40)
+    run(trace, [x, out], [], (40, 1, 1))
+    interpret(contract(trace), [x, want], [], (40, 1, 1))
+    np.testing.assert_array_equal(out, want)
+    assemble(program, "sm_90", tmp_path)
+
+
+def test_more_numbers_than_constant_memory_has_room_for_are_immediates() -> None:
+    def many(out: Any) -> None:
+        for k in kj.unroll(range(1100)):
+            out[k] = kj.f64(1 / (k + 0.1))
+
+    text = emit(recorded(many, [("out", argument(f64))])).text
+    assert ".b64 constants[1024]" in text
+    assert len(re.findall(r"0d\w{16}", text)) == 1100 - 1024
+
+
 def test_tables_are_constant_memory_where_warps_read_one_place() -> None:
     table = np.arange(5, dtype=np.float32) ** 2
 

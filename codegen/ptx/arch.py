@@ -39,6 +39,14 @@ class Architecture:
         return self.number >= 90
 
     @property
+    def reads_constants(self) -> bool:
+        """Whether f64 constants are better read from constant memory than given as immediates.
+
+        The assembler for others puts them there itself, or spills registers for them.
+        """
+        return self.number == 90
+
+    @property
     def propagates(self) -> bool:
         """Whether f32 has ``min`` and ``max`` that let NaN win."""
         return self.number >= 80

@@ -12,18 +12,20 @@ from khaljit.codegen.ptx.combine import Group
 from khaljit.codegen.ptx.forms import TYPES, literal
 from khaljit.codegen.ptx.pointers import Plan
 from khaljit.codegen.ptx.writer import Writer
-from khaljit.tracer.dtypes import DType, bf16, bool_, f16, i32, i64
+from khaljit.tracer.dtypes import DType, bf16, bool_, f16, f64, i32, i64
 from khaljit.tracer.ir import Memory, Region, Space, Trace, Value
 from khaljit.tracer.ops import Op
 from khaljit.tracer.records import dataclass
 
-__all__ = ["FULL_WARP", "PARAMETERS", "WARP", "Code", "Turns"]
+__all__ = ["CONSTANTS", "FULL_WARP", "PARAMETERS", "WARP", "Code", "Turns"]
 
 WARP: Final = 32
 FULL_WARP: Final = "0xffffffff"
 PARAMETERS: Final = "params"  # the parameter block's name in the text
+CONSTANTS: Final = "constants"  # what `Code.constants` is called there
 
 _NO_IMMEDIATES: Final = frozenset({bool_, f16, bf16})
+_MOST_CONSTANTS: Final = 1024  # 8 of the KiB of constant memory that tables leave
 
 
 @final
@@ -69,6 +71,8 @@ class Code:
         results: the results of each ``if`` and ``loop`` that something reads, by position.
         files: source files that line information has named.
         globals: definitions outside of the kernel.
+        constants: what stands in constant memory: the bits of f64 constants, each once for every
+            stretch without labels, with its position.
         turns: the workgroup that a resident program is at; None in others.
     """
 
@@ -91,6 +95,7 @@ class Code:
     results: dict[Value, list[Value]] = field(default_factory=dict)
     files: dict[str, int] = field(default_factory=dict)
     globals: list[str] = field(default_factory=list)
+    constants: dict[tuple[int, int], int] = field(default_factory=dict)
     turns: Turns | None = None
 
     def __post_init__(self) -> None:
@@ -124,10 +129,24 @@ class Code:
         if value.op is not Op.CONST:
             return self.operands[value]
         assert isinstance(value.attr, int)
+        if value.dtype is f64 and value.attr & 0xFFFFFFFF and self.architecture.reads_constants:
+            return self._constant(value.attr)
         text = literal(value.type, value.attr)
         if value.dtype in _NO_IMMEDIATES:
             return self.w.held(TYPES[value.type].register, text)
         return text
+
+    def _constant(self, bits: int) -> str:
+        """An f64 of which the machine's immediates, upper halves, are not all.
+
+        As a literal it would take two instructions at each use, from constant memory one or none.
+        The arms of a branch share no place there: what both read would be kept in registers.
+        """
+        key = bits, self.w.labels
+        if key not in self.constants and len(self.constants) >= _MOST_CONSTANTS:
+            return literal(f64, bits)
+        place = 8 * self.constants.setdefault(key, len(self.constants))
+        return self.w.let("b64", f"ld.const.b64 {{d}}, [{CONSTANTS}+{place}];")
 
     def register(self, value: Value) -> str:
         """A value in a register."""

@@ -19,7 +19,7 @@ from khaljit.codegen.layout import ParameterBlock
 from khaljit.codegen.program import Program
 from khaljit.codegen.ptx.arch import ARCHITECTURES, Architecture
 from khaljit.codegen.ptx.coarsen import coarsen
-from khaljit.codegen.ptx.code import PARAMETERS, WARP, Code
+from khaljit.codegen.ptx.code import CONSTANTS, PARAMETERS, WARP, Code
 from khaljit.codegen.ptx.combine import find_groups
 from khaljit.codegen.ptx.control import run
 from khaljit.codegen.ptx.ids import begin
@@ -118,6 +118,10 @@ def _module(code: Code) -> str:
     architecture, size = code.architecture, code.block.size
     major, minor = _version(architecture, size)
     names = [f'.file {number} "{_quoted(file)}"' for file, number in code.files.items()]
+    if code.constants:
+        size = len(code.constants)
+        numbers = ", ".join(f"0x{bits:016X}" for bits, _ in code.constants)
+        code.globals.append(f".const .align 8 .b64 {CONSTANTS}[{size}] = {{{numbers}}};")
     return "\n".join(
         (
             f".version {major}.{minor}",

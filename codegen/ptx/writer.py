@@ -22,7 +22,7 @@ class Writer:
     def __init__(self) -> None:
         self._lines: Final[list[str]] = []
         self._counts: Final = dict.fromkeys(_PREFIXES, 0)
-        self._labels = 0
+        self.labels = 0  # how many there are
 
     # Registers.
 
@@ -83,8 +83,8 @@ class Writer:
 
     def label(self) -> str:
         """A new label."""
-        self._labels += 1
-        return f"$L{self._labels}"
+        self.labels += 1
+        return f"$L{self.labels}"
 
     def open(self, label: str) -> None:
         """Where jumps to a label arrive."""
