@@ -579,7 +579,27 @@ WAITS: Final[dict[str, Callable[[State, Instruction], Thread]]] = {
 }
 
 
+def _approximate(s: State, one: Instruction, exact: Callable[[Any], Any]) -> None:
+    """Rounded away from 0 in f32, and in f64 without the lower half: the manual allows that.
+
+    It allows an ulp less as well, from which 1 / x of the number below 2 would not come out right;
+    but the assembler takes the same steps for ``rcp.rn``.
+    """
+    type_ = one.name[-1]
+    with np.errstate(all="ignore"):
+        wanted = exact(np.float64(_number(s, one.operands[1], type_)))
+        bits = _from_float(type_, wanted)
+        if type_ == "f64":
+            bits &= ~0xFFFFFFFF
+        elif abs(_to_float(type_, bits)) < abs(wanted):
+            bits += 1
+    _write(s, one.operands[0], bits, type_)
+
+
 def _rcp(s: State, one: Instruction) -> None:
+    if "approx" in one.name:
+        _approximate(s, one, lambda x: 1 / x)
+        return
     one_ = {"f32": "0f3F800000", "f64": "0d3FF0000000000000"}[one.name[-1]]
     operands = [one.operands[0], one_, one.operands[1]]
     _float_op(s, Instruction(one.guard, one.name, operands, one.text), Op.DIV)
@@ -587,6 +607,7 @@ def _rcp(s: State, one: Instruction) -> None:
 
 HANDLERS: Final[dict[str, Callable[[State, Instruction], None]]] = {
     "rcp": _rcp,
+    "rsqrt": lambda s, one: _approximate(s, one, lambda x: 1 / np.sqrt(x)),
     "add": _arithmetic(Op.ADD, lambda a, b: a + b),
     "sub": _arithmetic(Op.SUB, lambda a, b: a - b),
     "mul": _mul,

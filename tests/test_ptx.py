@@ -285,7 +285,9 @@ def test_fast_functions_are_the_hardwares_and_others_are_not() -> None:
     texts = {name: emit(trace).text for name, trace in representative().items()}
     fast = texts.pop("fast functions")
     assert all(name in fast for name in ("ex2.approx", "lg2.approx", "sin.approx"))
-    assert not any(".approx" in text for text in texts.values())
+    # Others start from approximations at most, which they correct.
+    found = {name for text in texts.values() for name in re.findall(r"(\w+)\.approx", text)}
+    assert found <= {"rcp", "rsqrt"}
 
 
 def test_debugging_names_the_source_lines(tmp_path: Path) -> None:

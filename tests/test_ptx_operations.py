@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 import khaljit as kj
+from khaljit.codegen.math.kit import FORMATS
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import (
     ALL,
@@ -17,6 +19,8 @@ from khaljit.tracer.dtypes import (
     DType,
     bf16,
     bool_,
+    f32,
+    f64,
     i32,
     index,
     u32,
@@ -35,9 +39,9 @@ from khaljit.tracer.ir import (
 )
 from khaljit.tracer.lanes import collective
 from khaljit.tracer.numerics import from_memory, memory_type, to_memory
-from khaljit.tracer.ops import MATH, OPS, Op, TypingError
+from khaljit.tracer.ops import MATH, NORMAL, OPS, Op, TypingError
 from tests.building import array_param, bits_equal, edge_values, kernel
-from tests.ptx_tools import SMS, argument, assemble, emit, recorded, run
+from tests.ptx_tools import SMS, argument, assemble, emit, legal, recorded, run
 
 COUNT = 200 - 1
 
@@ -102,6 +106,68 @@ def test_every_operation_in_every_type_gives_what_the_interpreter_gives(
         given = ", ".join(repr(operand[k]) for operand in operands)
         assert good.all(), f"{name} of {given} is {out[k]!r}, not {want[k]!r}"
     assemble(emit(trace, sm), sm, tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [f32, f64], ids=lambda t: t.name)
+def test_quotients_and_roots_of_moderate_numbers_are_corrected_approximations(
+    dtype: DType, rng: np.random.Generator, tmp_path: Path
+) -> None:
+    makes: list[Make] = [
+        lambda b, v: b.pure(Op.DIV, (v[0], v[1]), NORMAL),
+        lambda b, v: b.pure(Op.DIV, (b.const(dtype, 1.0), v[1]), NORMAL),
+        lambda b, v: b.pure(Op.DIV, (b.const(dtype, 0.0), v[1]), NORMAL),
+        lambda b, v: b.pure(Op.SQRT, (b.pure(Op.ABS, (v[0],)),), NORMAL),
+        lambda b, v: b.pure(Op.SQRT, (b.const(dtype, 0.0),), NORMAL),
+    ]
+    params = [array_param(k, dtype, 1, 0) for k in range(2 + len(makes))]
+
+    def build(builder: Builder) -> None:
+        i = builder.id("global")
+        memories = [builder.memory(param.memory) for param in params]
+        operands = [builder.load(memory, (i,), dtype, Access()) for memory in memories[:2]]
+        for memory, make in zip(memories[2:], makes, strict=True):
+            builder.store(memory, (i,), make(builder, operands), Access())
+
+    trace = kernel(build, params)
+    far = FORMATS[dtype].bias * 3 // 8  # so that quotients are not further than twice that
+    numbers = [np.exp2(rng.uniform(-far, far, COUNT)) * rng.choice((-1, 1), COUNT) for _ in "xy"]
+    operands = [number.astype(dtype.numpy) for number in numbers]
+    outs = [np.zeros(COUNT, dtype.numpy) for _ in makes]
+    wanted = [out.copy() for out in outs]
+    interpret(trace, [*operands, *wanted], [], (COUNT, 1, 1))
+    run(trace, [*operands, *outs], [], (COUNT, 1, 1), "sm_90")
+    for out, want in zip(outs, wanted, strict=True):
+        np.testing.assert_array_equal(out, want)
+    text = emit(trace, "sm_90").text
+    assert not re.search(r"(div|rcp|sqrt)\.rn", text)  # which call functions
+    assemble(emit(trace, "sm_90"), "sm_90", tmp_path)
+
+
+@pytest.mark.parametrize("dtype", [f32, f64], ids=lambda t: t.name)
+@pytest.mark.parametrize("op", sorted(MATH, key=str), ids=lambda op: op.value)
+def test_functions_give_what_the_interpreter_gives(
+    op: Op, dtype: DType, rng: np.random.Generator
+) -> None:
+    """The same bits, although the hardware's approximations are no one's."""
+    count = 64
+    params = [array_param(k, dtype, 1, 0) for k in range(3)]
+
+    def build(builder: Builder) -> None:
+        i = builder.id("global")
+        x, y, out = (builder.memory(param.memory) for param in params)
+        operands = [builder.load(memory, (i,), dtype, Access()) for memory in (x, y)]
+        result = builder.pure(op, tuple(operands[: OPS[op].arity]))
+        builder.store(out, (i,), result, Access())
+
+    trace = kernel(build, params)
+    operands = [edge_values(dtype, count, rng) for _ in range(2)]
+    for operand in operands:
+        operand[count // 2 :] = rng.uniform(-12, 12, count - count // 2)
+    out = np.zeros(count, dtype.numpy)
+    want = out.copy()
+    interpret(legal(trace), [*operands, want], [], (count, 1, 1))
+    run(trace, [*operands, out], [], (count, 1, 1), "sm_90")
+    np.testing.assert_array_equal(out, want)
 
 
 @pytest.mark.parametrize("dtype", INTEGERS, ids=lambda t: t.name)

@@ -30,9 +30,10 @@ from khaljit.tracer.ir import (
     values,
 )
 from khaljit.tracer.numerics import memory_type
-from khaljit.tracer.ops import OPS, Op
+from khaljit.tracer.ops import NORMAL, OPS, Op
 from khaljit.tracer.parsing import parse
 from khaljit.tracer.text import canonical, describe, print_trace
+from khaljit.tracer.verify import verify
 from tests.building import edge_values
 from tests.random_traces import random_trace
 
@@ -295,6 +296,15 @@ def test_every_pure_operation_is_printed_and_read_by_its_name() -> None:
         trace = parse(text)
         assert trace.body.body[0].args[0].op is op
         assert print_trace(trace) == text
+
+
+@pytest.mark.parametrize("right", ["div normal 1.5:f32, 2.5:f32", "sqrt normal 1.5:f32"])
+def test_quotients_and_roots_say_when_they_are_normal(right: str) -> None:
+    text = f'kernel k index=32\n{{\n  %0: f32 = {right}\n  print "" %0\n  yield\n}}\n'
+    trace = parse(text)
+    verify(trace)
+    assert trace.body.body[0].args[0].attr == NORMAL
+    assert print_trace(trace) == text
 
 
 def test_a_value_is_described_even_when_it_is_broken() -> None:

@@ -20,7 +20,7 @@ from khaljit.tracer.ir import (
     Trace,
     Value,
 )
-from khaljit.tracer.ops import Op
+from khaljit.tracer.ops import NORMAL, Op
 from khaljit.tracer.parsing import parse
 from khaljit.tracer.verify import verify
 from tests.random_traces import random_trace
@@ -228,6 +228,7 @@ _UNTYPED = Region((_PARAM,), (), Value(Op.CONTINUE, None, (_PARAM,)))
         (kernel(store(Value(Op.SCALAR, i32, (), 1))), "is a scalar parameter"),
         (kernel(store(_N, Value(Op.SCALAR, f32, (), 0))), "is of type i32"),
         (kernel(store(Value(Op.ADD, i32, (_N, _N), 4))), "has no attribute"),
+        (kernel(store(Value(Op.ADD, i32, (_N, _N), NORMAL))), "has no attribute"),
         (kernel(store(Value(Op.CAST, i32, (_YIELD,)))), "has two types"),
         (kernel(store(_TWICE)), "is no operand"),
         (kernel(store(_LOAD)), "is used and stands nowhere"),

@@ -27,6 +27,7 @@ __all__ = [
     "COMPARISONS",
     "ENDS",
     "MATH",
+    "NORMAL",
     "OPS",
     "Op",
     "OpInfo",
@@ -52,7 +53,7 @@ class Op(enum.Enum):
     ADD = "add"
     SUB = "sub"
     MUL = "mul"
-    DIV = "div"  # floats
+    DIV = "div"  # floats; attr: None or `NORMAL`
     FLOORDIV = "floordiv"  # rounds to minus infinity, floats too
     MOD = "mod"  # sign of the divisor
     NEG = "neg"
@@ -95,7 +96,7 @@ class Op(enum.Enum):
     CEIL = "ceil"
     TRUNC = "trunc"
     ROUND = "round"  # ties to even
-    SQRT = "sqrt"  # correctly rounded
+    SQRT = "sqrt"  # correctly rounded; attr: None or `NORMAL`
 
     # Elementary functions: the legaliser expands them into the operations above.
     EXP = "exp"
@@ -357,6 +358,10 @@ COMBINE: Final = {
     "or": Op.OR,
     "xor": Op.XOR,
 }
+# The attribute of a quotient or root of which the target need not care how it comes out where an
+# operand or the result is further from 1 than 2 to 3/4 of the largest exponent. A numerator may be
+# 0, and so may what a root is taken of. In legal traces only.
+NORMAL: Final = "normal"
 # Elementary functions, the part of the table that the legaliser expands.
 _ORDER: Final = list(Op)
 MATH: Final = frozenset(_ORDER[_ORDER.index(Op.EXP) : _ORDER.index(Op.LGAMMA) + 1])

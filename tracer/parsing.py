@@ -29,7 +29,7 @@ from khaljit.tracer.ir import (
     Trace,
     Value,
 )
-from khaljit.tracer.ops import ENDS, Op
+from khaljit.tracer.ops import ENDS, NORMAL, Op
 from khaljit.tracer.records import dataclass
 from khaljit.tracer.text import FLAGS, MEMORY_OPS
 
@@ -390,6 +390,8 @@ class _Parser:
             return (memory,), self._integer()
         if op is Op.BARRIER or op is Op.SUBGROUP:
             attr = self._word()
+        elif op in (Op.DIV, Op.SQRT) and self._accept(NORMAL):
+            attr = NORMAL
         elif op is Op.PRINT or op is Op.ASSERT:
             attr = Note(self._string())
         return self._list(self._operand), attr

@@ -59,7 +59,7 @@ from khaljit.tracer.ir import (
     values,
 )
 from khaljit.tracer.nesting import Place, places
-from khaljit.tracer.ops import ENDS, OPS, Op, TypingError
+from khaljit.tracer.ops import ENDS, NORMAL, OPS, Op, TypingError
 from khaljit.tracer.text import describe
 
 __all__ = ["COLLECTIVES", "verify"]
@@ -260,7 +260,8 @@ class _Verifier:
             self._law(False, value, f"its operands do not fit: {error}")
             return
         self._law(value.dtype is expected, value, f"is of type {expected.name}")
-        self._law(value.attr is None, value, "has no attribute")
+        promises = value.op in (Op.DIV, Op.SQRT) and value.attr == NORMAL
+        self._law(value.attr is None or promises, value, "has no attribute")
 
     def _constant(self, value: Value) -> None:
         if not self._law(value.dtype is not None, value, "has a type"):

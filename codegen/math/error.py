@@ -24,6 +24,7 @@ from khaljit.codegen.math.kit import (
     fma,
     horner,
     power_of_two,
+    quotient,
     select,
     with_sign,
 )
@@ -195,7 +196,7 @@ def erfc(x: Num) -> Num:
     first = a + table.pole
     second = fma(a, 1.5, 1.0)
     second_rest = fma(a, 1.5, 1.0 - second)
-    inverse = 1.0 / (first * second)
+    inverse = quotient(1.0, first * second)
     t = fma(inverse * second, -2.0 * table.pole, 1.0)
     start, start_rest = table.start
     g, g_rest = add_ordered(x.of(start), fma(t, horner(t, table.scaled), start_rest))

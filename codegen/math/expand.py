@@ -32,7 +32,6 @@ _PLAIN: Final[dict[Op, Callable[..., Num]]] = {
     Op.EXP10: exponential.exp10,
     Op.EXPM1: exponential.expm1,
     Op.LOG1P: logarithm.log1p,
-    Op.RSQRT: power.rsqrt,
     Op.CBRT: power.cbrt,
     Op.HYPOT: power.hypot,
     Op.ASIN: inverse.asin,
@@ -47,8 +46,6 @@ _PLAIN: Final[dict[Op, Callable[..., Num]]] = {
     Op.ATANH: hyperbolic.atanh,
     Op.ERF: error.erf,
     Op.ERFC: error.erfc,
-    Op.TGAMMA: gamma.tgamma,
-    Op.LGAMMA: gamma.lgamma,
 }
 _UNEVEN: Final[dict[Op, Callable[..., Num]]] = {
     Op.TAN: trigonometric.tan,
@@ -56,6 +53,9 @@ _UNEVEN: Final[dict[Op, Callable[..., Num]]] = {
     Op.LOG2: logarithm.log2,
     Op.LOG10: logarithm.log10,
     Op.POW: power.pow_,
+    Op.LGAMMA: gamma.lgamma,
+    Op.TGAMMA: gamma.tgamma,
+    Op.RSQRT: power.rsqrt,
 }
 
 # What `expand` can make cheaper by a branch.

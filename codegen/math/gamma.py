@@ -19,16 +19,19 @@ from typing import Final, final
 from khaljit.codegen.math.exponential import exp2_parts
 from khaljit.codegen.math.kit import (
     Num,
+    Rare,
     add_exactly,
     add_ordered,
+    either,
     fma,
     horner,
     multiply_exactly,
     power_of_two,
+    quotient,
     select,
 )
 from khaljit.codegen.math.logarithm import log_of_positive
-from khaljit.codegen.math.power import log2_of_positive
+from khaljit.codegen.math.power import log2_of_normal
 from khaljit.tracer.dtypes import DType, f32, f64
 from khaljit.tracer.ops import Op
 from khaljit.tracer.records import dataclass
@@ -201,7 +204,7 @@ def _sine_ratio(d: Num) -> tuple[Num, Num]:
     return add_ordered(d.of(1.0), z * horner(z, _TABLES[d.dtype].sine))
 
 
-def tgamma(x: Num) -> Num:
+def tgamma(x: Num, rare: Rare) -> Num:
     """Numerator and denominator keep what rounding took from them, and correct the quotient."""
     table = _TABLES[x.dtype]
     negative = x.signed_bits() < 0
@@ -219,24 +222,39 @@ def tgamma(x: Num) -> Num:
     factor, factor_rest = add_ordered(x.of(start), inverse * horner(inverse, others))
     top, top_rest = multiply_exactly(y, factor)
     top_rest = fma(y, factor_rest, top_rest)
-    d, half = _fraction(magnitude)
+    # Half of the scaling comes before the division, so that neither part overflows alone.
+    first = k >> 1
+    power = power_of_two(first, x.dtype)
+    top, top_rest = top * power, top_rest * power
+
+    def slow() -> tuple[Num, ...]:
+        """Of negative numbers by reflection, and of those of which 1 / a may be infinite."""
+        d, half = _fraction(magnitude)
+        down, down_rest = _reflection(d, factor, factor_rest)
+        result = _divide(
+            (select(negative, y * power, top), select(negative, zero, top_rest)),
+            (select(negative, down, a), select(negative, down_rest, zero)),
+        )
+        odd = half.op(Op.FLOOR).ne(half)
+        result = select(negative & ~odd, -result, result)
+        return (select(d.eq(0.0) & (x < 0.0), x.of(math.nan), result),)
+
+    divisor = select(below, a, unit)
+    reciprocal = quotient(1.0, divisor)
+    plain = top * reciprocal
+    plain = fma(fma(-plain, divisor, top) + top_rest, reciprocal, plain)
+    (result,) = either(x < 2.0 ** -(x.format.bias // 2), rare, slow, (plain,))
+    result = result * power_of_two(k - first, x.dtype)
+    return select(x > table.overflow, x.of(math.inf), result)
+
+
+def _reflection(d: Num, factor: Num, factor_rest: Num) -> tuple[Num, Num]:
+    """factor sin(pi d) / pi as a sum."""
     sine, sine_rest = _sine_ratio(d)
     down, down_rest = multiply_exactly(factor, sine)
     down_rest = fma(factor, sine_rest, fma(factor_rest, sine, down_rest))
     product, product_rest = multiply_exactly(d, down)
-    product_rest = fma(d, down_rest, product_rest)
-    # Half of the scaling comes before the division, so that neither part overflows alone.
-    first = k >> 1
-    power = power_of_two(first, x.dtype)
-    quotient = _divide(
-        (select(negative, y, top) * power, select(negative, zero, top_rest) * power),
-        (select(negative, product, select(below, a, unit)), select(negative, product_rest, zero)),
-    )
-    result = quotient * power_of_two(k - first, x.dtype)
-    odd = half.op(Op.FLOOR).ne(half)
-    result = select(negative & ~odd, -result, result)
-    result = select(x > table.overflow, x.of(math.inf), result)
-    return select(d.eq(0.0) & (x < 0.0), x.of(math.nan), result)
+    return product, fma(d, down_rest, product_rest)
 
 
 def _divide(numerator: tuple[Num, Num], denominator: tuple[Num, Num]) -> Num:
@@ -244,9 +262,9 @@ def _divide(numerator: tuple[Num, Num], denominator: tuple[Num, Num]) -> Num:
     top, top_rest = numerator
     down, down_rest = denominator
     inverse = 1.0 / down
-    quotient = top * inverse
-    error = fma(-quotient, down, top) + fma(-quotient, down_rest, top_rest)
-    return select(abs(quotient) < math.inf, fma(error, inverse, quotient), quotient)
+    near = top * inverse
+    error = fma(-near, down, top) + fma(-near, down_rest, top_rest)
+    return select(abs(near) < math.inf, fma(error, inverse, near), near)
 
 
 def _exponent(b: Num, lost: Num) -> tuple[Num, Num, Num]:
@@ -255,8 +273,8 @@ def _exponent(b: Num, lost: Num) -> tuple[Num, Num, Num]:
     ``lost`` more of b counts by the derivative of log Gamma, about log b - 1 / (2 b).
     """
     table = _TABLES[b.dtype]
-    inverse = 1.0 / (b + table.pole)
-    high, low = log2_of_positive(b)
+    inverse = quotient(1.0, b + table.pole)
+    high, low = log2_of_normal(b)
     unit, unit_rest = table.log2_e
     less = b - 0.5
     power, power_rest = multiply_exactly(less, high)
@@ -267,7 +285,7 @@ def _exponent(b: Num, lost: Num) -> tuple[Num, Num, Num]:
     return total, total_rest + rest, inverse
 
 
-def lgamma(x: Num) -> Num:
+def lgamma(x: Num, rare: Rare) -> Num:
     table = _TABLES[x.dtype]
     a = abs(x)
     negative = x < 0.0
@@ -281,15 +299,20 @@ def lgamma(x: Num) -> Num:
     u = select(small, a, moved)
     near = fma(u, horner(u, table.near), select(high, logarithm_rest, -logarithm_rest))
     near = near + select(high, logarithm, -logarithm)
-    v = 1.0 / a
+    v = quotient(1.0, a)
     far = fma(v, horner(v * v, table.far), _HALF_LOG)
     far = fma(a - 0.5, logarithm - 1.0, fma(a - 0.5, logarithm_rest, far))
     y = select(large, far, near)
-    # lgamma(-a) = -log(a |sin(pi a)| / pi) - lgamma(a), small a divided out of both logarithms.
-    d, _ = _fraction(a)
-    ratio, _ = _sine_ratio(d)
-    sine = abs(d) * (ratio * select(small, unit, a))
-    reflected, reflected_rest = log_of_positive(sine)
-    y = select(negative, -reflected - (y + reflected_rest), y)
-    pole = (d.eq(0.0) & negative) | a.eq(0.0)
-    return select(pole | a.eq(math.inf), x.of(math.inf), y)
+
+    def reflected() -> tuple[Num, ...]:
+        """-log(a |sin(pi a)| / pi) - lgamma(a), small a divided out of both logarithms."""
+        d, _ = _fraction(a)
+        ratio, _ = _sine_ratio(d)
+        sine = abs(d) * (ratio * select(small, unit, a))
+        log_sine, log_sine_rest = log_of_positive(sine)
+        return (select(d.eq(0.0), x.of(math.inf), -log_sine - (y + log_sine_rest)),)
+
+    (result,) = either(negative, rare, reflected, (y,))
+    # Where a is so large the result is infinite, or 1 / a above is none.
+    infinite = a.eq(0.0) | (a >= 2.0 ** (x.format.bias - 5))
+    return select(infinite, x.of(math.inf), result)

@@ -12,7 +12,16 @@ from __future__ import annotations
 from typing import Final, final
 
 from khaljit.codegen.math.exponential import moderate_exp, reduce_precisely_by_ln2
-from khaljit.codegen.math.kit import Num, add_ordered, fma, horner, select, with_sign
+from khaljit.codegen.math.kit import (
+    Num,
+    add_ordered,
+    fma,
+    horner,
+    quotient,
+    root,
+    select,
+    with_sign,
+)
 from khaljit.codegen.math.logarithm import log1p_of_sum
 from khaljit.tracer.dtypes import DType, f32, f64
 from khaljit.tracer.ops import Op
@@ -142,7 +151,7 @@ def tanh(x: Num) -> Num:
     table = _TABLES[x.dtype]
     magnitude = abs(x)
     doubled = magnitude.op(Op.MINIMUM, float(x.format.precision)) * 2.0
-    large = 1.0 - 2.0 / (moderate_exp(doubled) + 1.0)
+    large = fma(quotient(1.0, moderate_exp(doubled) + 1.0), -2.0, 1.0)
     z = x * x
     small = fma(magnitude * z, horner(z, table.tanh), magnitude)
     return with_sign(select(magnitude >= 0.55, large, small), x)
@@ -152,7 +161,7 @@ def asinh(x: Num) -> Num:
     """log1p(w) with w = a + a**2 / (1 + sqrt(1 + a**2)); log(2 a) for huge a."""
     a = abs(x)
     square = a * a
-    w, rest = add_ordered(a, square / (fma(a, a, 1.0).sqrt() + 1.0))
+    w, rest = add_ordered(a, quotient(square, root(fma(a, a, 1.0)) + 1.0))
     y = _log_or_double(a, w, rest)
     return with_sign(select(a < float("inf"), y, a), x)
 
@@ -165,8 +174,8 @@ def acosh(x: Num) -> Num:
     # Where t is above 2 the sum's error is not exact, and does not matter.
     q, q_rest = add_ordered(doubled, square)
     q_rest = q_rest + fma(t, t, -square)
-    s = q.sqrt()
-    s_rest = (fma(-s, s, q) + q_rest) / (s + s)
+    s = root(q)
+    s_rest = quotient(fma(-s, s, q) + q_rest, s + s)
     w, rest = add_ordered(s, t)
     y = _log_or_double(x, w, rest + select(t > 0.0, s_rest, 0.0))
     y = select(x < float("inf"), y, x)
@@ -185,7 +194,7 @@ def atanh(x: Num) -> Num:
     a = abs(x)
     d = 1.0 - a
     d_rest = (1.0 - d) - a
-    reciprocal = 1.0 / d
+    reciprocal = quotient(1.0, d)
     doubled = a + a
     w = doubled * reciprocal
     rest = fma(-w, d_rest, fma(-w, d, doubled)) * reciprocal

@@ -8,11 +8,24 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from khaljit.codegen.math.kit import Num, add_ordered, fma, horner, select, with_sign
+from khaljit.codegen.math.kit import (
+    Num,
+    add_ordered,
+    fma,
+    horner,
+    quotient,
+    root,
+    select,
+    with_sign,
+)
 from khaljit.tracer.dtypes import DType, f32, f64
+from khaljit.tracer.ops import Op
 from khaljit.tracer.records import dataclass
 
 __all__ = ["acos", "asin", "atan", "atan2"]
+
+# From here on atan is pi / 2 to all digits; 1 / x is taken of no more.
+_FAR: Final = 2.0**64
 
 
 @final
@@ -99,7 +112,7 @@ _TABLES: Final[dict[DType, _Table]] = {
 def _folded_asin(magnitude: Num, large: Num) -> tuple[Num, Num]:
     """asin of a number up to 1/2; of ``large`` ones half of what pi/2 lacks to asin; as a sum."""
     z = select(large, (1.0 - magnitude) * 0.5, magnitude * magnitude)
-    s = select(large, z.sqrt(), magnitude)
+    s = select(large, root(z), magnitude)
     return s, s * z * horner(z, _TABLES[z.dtype].asin)
 
 
@@ -140,7 +153,8 @@ def _folded_atan(t: Num) -> Num:
 def atan(x: Num) -> Num:
     magnitude = abs(x)
     large = magnitude > 1.0
-    t = _folded_atan(select(large, 1.0 / magnitude, magnitude))
+    inverse = quotient(1.0, magnitude.op(Op.MIN, _FAR))
+    t = _folded_atan(select(large, inverse, magnitude))
     high, low = _TABLES[x.dtype].quarter
     return with_sign(select(large, (low - t) + high, t), x)
 

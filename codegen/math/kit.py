@@ -19,7 +19,7 @@ from typing import Final, final
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import DType, f32, f64, i32, i64, u32, u64
 from khaljit.tracer.ir import Value
-from khaljit.tracer.ops import Op
+from khaljit.tracer.ops import NORMAL, Op
 from khaljit.tracer.records import dataclass
 
 __all__ = [
@@ -37,6 +37,8 @@ __all__ = [
     "is_unusual",
     "multiply_exactly",
     "power_of_two",
+    "quotient",
+    "root",
     "select",
     "with_sign",
 ]
@@ -251,6 +253,16 @@ def select(condition: Num, yes: Num, no: Num | float) -> Num:
     builder = condition.builder
     args = (condition.value, yes.value, yes.of(no).value)
     return Num(builder, builder.pure(Op.SELECT, args))
+
+
+def quotient(x: Num | float, y: Num) -> Num:
+    """x / y where operands and result are far from overflow and underflow, x may be 0: `NORMAL`."""
+    return Num(y.builder, y.builder.pure(Op.DIV, (y.of(x).value, y.value), NORMAL))
+
+
+def root(x: Num) -> Num:
+    """The square root of 0 or of a number far from overflow and underflow: `NORMAL`."""
+    return Num(x.builder, x.builder.pure(Op.SQRT, (x.value,), NORMAL))
 
 
 def horner(x: Num, coefficients: Sequence[float]) -> Num:

@@ -25,15 +25,18 @@ from khaljit.codegen.math.kit import (
     horner,
     is_unusual,
     multiply_exactly,
+    quotient,
+    root,
     select,
     with_sign,
 )
 from khaljit.codegen.math.logarithm import split_exponent, split_normal
+from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import DType, f32, f64, u32
 from khaljit.tracer.ops import Op
 from khaljit.tracer.records import dataclass
 
-__all__ = ["cbrt", "hypot", "log2_of_positive", "pow_", "rsqrt"]
+__all__ = ["cbrt", "hypot", "log2_of_normal", "pow_", "rsqrt"]
 
 
 @final
@@ -100,8 +103,20 @@ _LOG2_TAIL: Final = (
 )
 
 
-def rsqrt(x: Num) -> Num:
-    return 1.0 / x.sqrt()
+def rsqrt(x: Num, rare: Rare) -> Num:
+    least = to_bits(x.dtype, 2.0 ** -(x.format.bias * 3 // 4))
+    unusual = x.bits() - least >= x.format.infinity_bits - least
+    (y,) = either(unusual, rare, lambda: (_rsqrt_of_any(x),), (quotient(1.0, root(x)),))
+    return y
+
+
+def _rsqrt_of_any(x: Num) -> Num:
+    """Of a small number, scaled, of infinity, and of what has none."""
+    scale = x.format.bias // 4
+    y = quotient(1.0, root(x * 2.0 ** (2 * scale))) * 2.0**scale
+    y = select(x.eq(0.0), with_sign(x.of(math.inf), x), y)
+    y = select(x.eq(math.inf), x.of(0.0), y)
+    return select(x >= 0.0, y, math.nan)
 
 
 def _log2_by_division(e: Num, m: Num) -> tuple[Num, Num]:
@@ -109,7 +124,7 @@ def _log2_by_division(e: Num, m: Num) -> tuple[Num, Num]:
     table = _TABLES[m.dtype]
     f = m - 1.0
     d = m + 1.0
-    reciprocal = 1.0 / d
+    reciprocal = quotient(1.0, d)
     s = f * reciprocal
     s_rest = fma(-s, m - (d - 1.0), fma(-s, d, f)) * reciprocal
     # w = u / 3 + u**2 tail(u), so that atanh s = s + s w.
@@ -154,9 +169,9 @@ def _log2_in_pieces(e: Num, m: Num) -> tuple[Num, Num]:
     return add_ordered(total, rest)
 
 
-def log2_of_positive(x: Num) -> tuple[Num, Num]:
-    """The base-2 logarithm of a positive finite number as a sum high + low."""
-    return _log2_by_division(*split_exponent(x))
+def log2_of_normal(x: Num) -> tuple[Num, Num]:
+    """The base-2 logarithm of a positive normal number as a sum high + low."""
+    return _log2_by_division(*split_normal(x))
 
 
 def pow_(x: Num, y: Num, rare: Rare) -> Num:
@@ -165,7 +180,7 @@ def pow_(x: Num, y: Num, rare: Rare) -> Num:
         high, low = _log2_in_pieces(*split_normal(x, _LEAST))
         reach = 64  # beyond it that logarithm is not good enough
     else:
-        high, low = _log2_by_division(*split_normal(x))
+        high, low = log2_of_normal(x)
         reach = x.format.bias - 2
     plain, extreme = exp2_of_product(y, high, low, reach)
     (result,) = either(is_unusual(x) | extreme, rare, lambda: (_pow_of_any(x, y),), (plain,))
@@ -175,7 +190,7 @@ def pow_(x: Num, y: Num, rare: Rare) -> Num:
 def _pow_of_any(x: Num, y: Num) -> Num:
     magnitude = abs(x)
     infinity = math.inf
-    high, low = log2_of_positive(magnitude)
+    high, low = _log2_by_division(*split_exponent(magnitude))
     high = select(magnitude < infinity, high, magnitude)
     high = select(magnitude.eq(0.0), x.of(-infinity), high)
     product, product_rest = multiply_exactly(y, high)
@@ -231,9 +246,9 @@ def hypot(x: Num, y: Num) -> Num:
     largest = select(a > b, a, b)
     high = largest > 2.0 ** (bias // 2 - 4)
     low = largest < 2.0 ** -(bias // 4 + 8)
-    down, up = bias // 2 + 6, bias * 11 // 16
+    down, up = bias // 2 + 6, bias * 11 // 16 + 14
     scale = select(high, x.of(2.0**-down), select(low, x.of(2.0**up), 1.0))
     unscale = select(high, x.of(2.0**down), select(low, x.of(2.0**-up), 1.0))
     a, b = a * scale, b * scale
-    result = fma(a, a, b * b).sqrt() * unscale
+    result = root(fma(a, a, b * b)) * unscale
     return select(a.eq(math.inf) | b.eq(math.inf), x.of(math.inf), result)

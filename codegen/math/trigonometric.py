@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, final
 
-from khaljit.codegen.math.kit import Num, Rare, add_ordered, fma, horner, select
+from khaljit.codegen.math.kit import Num, Rare, add_ordered, fma, horner, quotient, select
 from khaljit.codegen.math.reduction import reduce_precisely
 from khaljit.tracer.dtypes import DType, f32, f64
 from khaljit.tracer.records import dataclass
@@ -112,7 +112,7 @@ def tan(x: Num, huge: Rare) -> Num:
     r, rest, n = reduce_precisely(abs(x), huge)
     z = r * r
     t, t_rest = add_ordered(r, fma(r * z, horner(z, _TABLES[r.dtype].tan), fma(rest, z, rest)))
-    inverse = -1.0 / t
+    inverse = -quotient(1.0, t)
     error = fma(inverse, t_rest, fma(inverse, t, 1.0))
     y = select((n & 1).eq(0), t, fma(inverse, error, inverse))
     return (y.bits() ^ (x.bits() & x.format.sign_bit)).reinterpret(x.dtype)

@@ -12,11 +12,12 @@ from typing import Final
 from khaljit.codegen.integers import in_width
 from khaljit.codegen.ptx.arch import Architecture
 from khaljit.codegen.ptx.forms import TYPES, WRAPS, form, nan, reciprocal
+from khaljit.codegen.ptx.quotients import normal
 from khaljit.codegen.ptx.writer import Writer
 from khaljit.tracer.build import constant, to_bits
 from khaljit.tracer.dtypes import DType, Kind, bf16, bool_, f16, f32, f64
 from khaljit.tracer.ir import Value
-from khaljit.tracer.ops import COMBINE, Op
+from khaljit.tracer.ops import COMBINE, NORMAL, Op
 
 __all__ = ["bitcast", "cast", "combine", "compute", "regular"]
 
@@ -28,6 +29,8 @@ def compute(
     special = _SPECIAL.get(value.op)
     if special is not None:
         return special(w, value, operands)
+    if value.attr == NORMAL and not (fastmath and value.type is f32):
+        return normal(w, value, operands)
     if value.op is Op.DIV and constant(value.args[0]) == 1:
         kind = TYPES[value.type].register
         return w.let(
