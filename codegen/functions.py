@@ -9,7 +9,7 @@ from typing import Final
 
 from khaljit.codegen.caps import Caps
 from khaljit.codegen.expanding import Expanding
-from khaljit.codegen.math.expand import BRANCHING, Reduced, expand
+from khaljit.codegen.math.expand import BRANCHING, BRANCHING_LANES, Reduced, expand
 from khaljit.tracer.dtypes import bf16, f16, f32
 from khaljit.tracer.ir import Region, Trace, Value
 from khaljit.tracer.ops import MATH, Op
@@ -27,6 +27,7 @@ class _Functions(Expanding):
     def __init__(self, trace: Trace, caps: Caps) -> None:
         super().__init__(trace, caps)
         self.reduced: Final[Reduced] = {}
+        self.branching: Final = BRANCHING_LANES if caps.vectors else BRANCHING
 
     def region(self, region: Region) -> Walk[Region]:
         known = len(self.reduced)
@@ -45,6 +46,6 @@ class _Functions(Expanding):
         return self._expanded(value.op, args)
 
     def _expanded(self, op: Op, args: tuple[Value, ...]) -> Value:
-        self.branches += op in BRANCHING
+        self.branches += (op, args[0].type) in self.branching
         fastmath = self.trace.options.fastmath
-        return expand(self.builder, op, args, fastmath, BRANCHING, self.reduced)
+        return expand(self.builder, op, args, fastmath, self.branching, self.reduced)

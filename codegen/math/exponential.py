@@ -10,6 +10,7 @@ and k is never converted.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Final, final
 
 from khaljit.codegen.math.kit import (
@@ -17,7 +18,9 @@ from khaljit.codegen.math.kit import (
     LOG2_E,
     Format,
     Num,
+    Rare,
     add_ordered,
+    either,
     fma,
     horner,
     multiply_exactly,
@@ -143,13 +146,35 @@ _TABLES: Final[dict[DType, _Table]] = {
 }
 
 
-def _exp2_of_multiple(x: Num, unit: float, unit_rest: float) -> Num:
+def _exp2_of_multiple(x: Num, unit: float, unit_rest: float, rare: Rare) -> Num:
     """2**(x (unit + unit_rest)) of any x."""
-    shifter = x.format.shifter
-    x = _clamped(x, _limit(x.format) / unit)
-    shifted = fma(x, unit, shifter)
-    r = fma(x, unit, shifter - shifted)
-    return _scaled_exp2(fma(x, unit_rest, r), shifted)
+
+    def parts(x: Num) -> tuple[Num, Num]:
+        shifter = x.format.shifter
+        shifted = fma(x, unit, shifter)
+        r = fma(x, unit, shifter - shifted)
+        return shifted, fma(x, unit_rest, r)
+
+    return _exp2_by_parts(x, parts, unit, rare)
+
+
+def _exp2_by_parts(x: Num, parts: Callable[[Num], tuple[Num, Num]], unit: float, rare: Rare) -> Num:
+    """2**(x unit) of any x, where parts gives k in the low bits of a float, and r.
+
+    Clamping and scaling twice cost less than a branch but for f64 on a GPU.
+    """
+    form = x.format
+
+    def any_() -> tuple[Num, ...]:
+        shifted, r = parts(_clamped(x, _limit(form) / unit))
+        return (_scaled_exp2(r, shifted),)
+
+    if rare is not Rare.BRANCHED:
+        return any_()[0]
+    shifted, r = parts(x)
+    usual = abs(x) < (form.bias - 3) / unit
+    (y,) = either(~usual, rare, any_, (_raised(_exp2_of_rest(r), shifted),))
+    return y
 
 
 def _limit(form: Format) -> float:
@@ -205,8 +230,8 @@ def exp_less_1(r: Num) -> Num:
     return fma(r * r, horner(r, _TABLES[r.dtype].exp), r)
 
 
-def exp(x: Num) -> Num:
-    return _exp2_of_multiple(x, *_TABLES[x.dtype].log2_e)
+def exp(x: Num, rare: Rare) -> Num:
+    return _exp2_of_multiple(x, *_TABLES[x.dtype].log2_e, rare)
 
 
 def moderate_exp(x: Num) -> Num:
@@ -224,13 +249,12 @@ def exp_of_negative_square(a: Num) -> tuple[Num, Num, Num]:
     return shifted, high, low
 
 
-def exp2(x: Num) -> Num:
-    shifted, r = _split(_clamped(x, _limit(x.format)))
-    return _scaled_exp2(r, shifted)
+def exp2(x: Num, rare: Rare) -> Num:
+    return _exp2_by_parts(x, _split, 1.0, rare)
 
 
-def exp10(x: Num) -> Num:
-    return _exp2_of_multiple(x, *_TABLES[x.dtype].log2_10)
+def exp10(x: Num, rare: Rare) -> Num:
+    return _exp2_of_multiple(x, *_TABLES[x.dtype].log2_10, rare)
 
 
 def exp2_of_sum(high: Num, low: Num) -> Num:

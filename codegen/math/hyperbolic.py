@@ -14,7 +14,9 @@ from typing import Final, final
 from khaljit.codegen.math.exponential import moderate_exp, reduce_precisely_by_ln2
 from khaljit.codegen.math.kit import (
     Num,
+    Rare,
     add_ordered,
+    either,
     fma,
     horner,
     quotient,
@@ -22,7 +24,8 @@ from khaljit.codegen.math.kit import (
     select,
     with_sign,
 )
-from khaljit.codegen.math.logarithm import log1p_of_sum
+from khaljit.codegen.math.logarithm import log1p_of_any, log1p_of_sum
+from khaljit.tracer.build import to_bits
 from khaljit.tracer.dtypes import DType, f32, f64
 from khaljit.tracer.ops import Op
 from khaljit.tracer.records import dataclass
@@ -157,16 +160,16 @@ def tanh(x: Num) -> Num:
     return with_sign(select(magnitude >= 0.55, large, small), x)
 
 
-def asinh(x: Num) -> Num:
+def asinh(x: Num, rare: Rare) -> Num:
     """log1p(w) with w = a + a**2 / (1 + sqrt(1 + a**2)); log(2 a) for huge a."""
     a = abs(x)
-    square = a * a
-    w, rest = add_ordered(a, quotient(square, root(fma(a, a, 1.0)) + 1.0))
-    y = _log_or_double(a, w, rest)
-    return with_sign(select(a < float("inf"), y, a), x)
+    w, rest = add_ordered(a, quotient(a * a, root(fma(a, a, 1.0)) + 1.0))
+    unusual = a.bits() >= _huge_bits(x)
+    (y,) = either(unusual, rare, lambda: (_log_of_double(a),), (log1p_of_sum(w, rest),))
+    return with_sign(y, x)
 
 
-def acosh(x: Num) -> Num:
+def acosh(x: Num, rare: Rare) -> Num:
     """log1p(s + t) with t = x - 1 and s = sqrt(2 t + t**2); log(2 x) for huge x."""
     t = x - 1.0
     doubled = t + t
@@ -177,16 +180,25 @@ def acosh(x: Num) -> Num:
     s = root(q)
     s_rest = quotient(fma(-s, s, q) + q_rest, s + s)
     w, rest = add_ordered(s, t)
-    y = _log_or_double(x, w, rest + select(t > 0.0, s_rest, 0.0))
-    y = select(x < float("inf"), y, x)
-    return select(x < 1.0, x.of(float("nan")), y)
+    above = x.format.one_bits + 1
+    unusual = x.bits() - above >= _huge_bits(x) - above
+    (y,) = either(unusual, rare, lambda: (_acosh_of_rare(x),), (log1p_of_sum(w, rest + s_rest),))
+    return y
 
 
-def _log_or_double(a: Num, w: Num, rest: Num) -> Num:
-    """log(1 + w + rest), or log(2 a) where a is so large that this is the same."""
-    huge = a > 2.0 ** (a.format.precision + 2)
-    zero = a.of(0.0)
-    return log1p_of_sum(select(huge, a, w), select(huge, zero, rest), select(huge, a.of(1.0), zero))
+def _acosh_of_rare(x: Num) -> Num:
+    y = select(x > 1.0, _log_of_double(x), x.of(0.0))
+    return select(x >= 1.0, y, x.of(float("nan")))
+
+
+def _huge_bits(x: Num) -> int:
+    """From here on log(2 a) is asinh and acosh."""
+    return to_bits(x.dtype, 2.0 ** (x.format.precision + 2)) + 1
+
+
+def _log_of_double(a: Num) -> Num:
+    """log(2 a) of a huge number, which adding 1 does not change; of infinity that, and of NaN."""
+    return select(a < float("inf"), log1p_of_any(a, 1), a)
 
 
 def atanh(x: Num) -> Num:
@@ -198,6 +210,6 @@ def atanh(x: Num) -> Num:
     doubled = a + a
     w = doubled * reciprocal
     rest = fma(-w, d_rest, fma(-w, d, doubled)) * reciprocal
-    y = log1p_of_sum(w, rest, None) * 0.5
+    y = log1p_of_sum(w, rest) * 0.5
     y = select(a.eq(1.0), x.of(float("inf")), y)
     return with_sign(select(a > 1.0, x.of(float("nan")), y), x)

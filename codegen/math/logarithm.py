@@ -12,6 +12,7 @@ from typing import Final, final
 
 from khaljit.codegen.math.kit import (
     FORMATS,
+    Format,
     Num,
     Rare,
     add_ordered,
@@ -30,6 +31,7 @@ from khaljit.tracer.records import dataclass
 __all__ = [
     "log",
     "log1p",
+    "log1p_of_any",
     "log1p_of_sum",
     "log2",
     "log10",
@@ -279,33 +281,55 @@ def log10(x: Num, rare: Rare) -> Num:
     return _complete(x, _LOG10[x.dtype], rare)
 
 
-def log1p(x: Num) -> Num:
-    y = with_sign(log1p_of_sum(x, None, None), x)
-    y = select(x < float("inf"), y, x)
+def log1p(x: Num, rare: Rare) -> Num:
+    u = x + 1.0
+    most = to_bits(x.dtype, _most(x.format))
+    (y,) = either(
+        u.bits() - 1 >= most - 1, rare, lambda: (_log1p_of_rare(x),), (log1p_of_sum(x, None),)
+    )
+    return with_sign(y, x)
+
+
+def _log1p_of_rare(x: Num) -> Num:
+    y = select(x < float("inf"), log1p_of_any(x), x)
     y = select(x.eq(-1.0), x.of(float("-inf")), y)
     return select(x < -1.0, x.of(float("nan")), y)
 
 
-def log1p_of_sum(w: Num, w_rest: Num | None, doublings: Num | None) -> Num:
-    """log(1 + w + w_rest) + doublings * log 2, for finite w above -1.
+def _most(form: Format) -> float:
+    """What `log1p_of_sum` takes."""
+    return 2.0 ** (2 * form.precision)
 
-    u = 1 + w is split as in `log`, but f = w 2**-e + (2**-e - 1), so nothing of w is lost; what
-    rounding takes from f comes back as a correction. Where w is so large that 2**-e is no normal
-    number, f = m - 1.
-    """
-    form = w.format
-    u = w + 1.0
-    top = _top(u, _ROOT)
+
+def log1p_of_sum(w: Num, w_rest: Num | None) -> Num:
+    """log(1 + w + w_rest) for w above -1 and below the square of 2**precision."""
+    top, f, lost = _shifted(w, w_rest)
+    return _combine(f, _exponent(top, w.dtype), _LOG[w.dtype], lost)
+
+
+def log1p_of_any(w: Num, doublings: int = 0) -> Num:
+    """log(1 + w) + doublings * log 2, for finite w above -1, however large."""
+    top, near, lost = _shifted(w, None)
+    large = w >= _most(w.format)
+    far = (w.signed_bits() - top).reinterpret(w.dtype) - 1.0
+    f, lost = select(large, far, near), select(large, w.of(0.0), lost)
     e = _exponent(top, w.dtype)
-    power = (top.of(form.one_bits) - top).reinterpret(w.dtype)
-    large = w > 2.0 ** (2 * form.precision)
+    if doublings:
+        e = e + doublings / w.format.step
+    return _combine(f, e, _LOG[w.dtype], lost)
+
+
+def _shifted(w: Num, w_rest: Num | None) -> tuple[Num, Num, Num]:
+    """`_top` e of 1 + w, f with 1 + w = 2**e (1 + f), and what log(1 + f) lacks to the whole.
+
+    1 + w is split as in `log`, but f = w 2**-e + (2**-e - 1), so nothing of w is lost; what
+    rounding takes from f comes back as a correction.
+    """
+    top = _top(w + 1.0, _ROOT)
+    power = (top.of(w.format.one_bits) - top).reinterpret(w.dtype)
     offset = power - 1.0
-    near = fma(w, power, offset)
-    f = select(large, (u.signed_bits() - top).reinterpret(w.dtype) - 1.0, near)
-    lost = fma(w, power, offset - near)
+    f = fma(w, power, offset)
+    lost = fma(w, power, offset - f)
     if w_rest is not None:
         lost = fma(w_rest, power, lost)
-    lost = select(large, w.of(0.0), fma(lost, -f, lost))
-    if doublings is not None:
-        e = e + doublings * (1.0 / form.step)
-    return _combine(f, e, _LOG[w.dtype], lost)
+    return top, f, fma(lost, -f, lost)

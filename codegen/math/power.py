@@ -104,6 +104,8 @@ _LOG2_TAIL: Final = (
 
 
 def rsqrt(x: Num, rare: Rare) -> Num:
+    if rare is not Rare.BRANCHED:
+        return 1.0 / x.sqrt()
     least = to_bits(x.dtype, 2.0 ** -(x.format.bias * 3 // 4))
     unusual = x.bits() - least >= x.format.infinity_bits - least
     (y,) = either(unusual, rare, lambda: (_rsqrt_of_any(x),), (quotient(1.0, root(x)),))
