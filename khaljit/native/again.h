@@ -62,8 +62,8 @@ static inline bool launch_again(const Launch *launch, PyObject *const *args, Py_
         return false;
     }
     const CpuTarget *cpu = &plan->target.cpu;
-    int64_t next = 0;
-    cpu->entry(plan->slots, &next, plan->total, plan->total, NULL);
+    plan->next = 0;
+    cpu->entry(plan->slots, &plan->next, plan->total, plan->total, NULL);
     return true;
 }
 

@@ -40,7 +40,8 @@ typedef struct Plan {
     Py_ssize_t passed;
     uint64_t settled; /* the launch whose grid fits and is in the block; 0 where none is */
     uint64_t era;     /* in which that was so; 0 where the context is asked each time */
-    int64_t total;    /* work items of that launch */
+    int64_t total;    /* work items of that launch, */
+    int64_t next;     /* and their counter */
     NumpySeen *numpy; /* of each array: what was read of it last */
     DeviceSeen *own;
     Py_ssize_t *sizes; /* of all NumPy arrays */
