@@ -43,7 +43,7 @@ class Machine:
         self._symbols: dict[str, int] = {}
         self._code: list[Instruction] = []
         self._labels: dict[str, int] = {}
-        self._shared = self._local = 0
+        self._shared = self._local = self._params = 0
         self.kinds: dict[str, str] = {}
         head, _, body = text.partition("\n{\n")
         for line in head.splitlines():
@@ -54,6 +54,9 @@ class Machine:
                 size, numbers = int(found[1]) // 8, found[3].split(",")
                 data = b"".join(int(number, 0).to_bytes(size, "little") for number in numbers)
                 self._symbols[found[2]] = self.buffers.add(bytearray(data))
+            found = re.match(r"\.visible \.entry \w+\(\.param \.align 8 \.b8 \w+\[(\d+)\]\)", line)
+            if found:
+                self._params = int(found[1])
             found = re.match(r"\.extern \.shared \.align 16 \.b8 (\w+)\[\];", line)
             if found:
                 self._symbols[found[1]] = 1024
@@ -92,6 +95,8 @@ class Machine:
         dynamic: int = 0,
     ) -> None:
         """Run all blocks, one after the other."""
+        if len(params) != self._params:
+            raise MachineError(f"{self._params} bytes of parameters, not {len(params)}")
         with np.errstate(all="ignore"):
             for number in range(blocks[0] * blocks[1] * blocks[2]):
                 rest, x = divmod(number, blocks[0])

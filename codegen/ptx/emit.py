@@ -119,9 +119,9 @@ def _module(code: Code) -> str:
     major, minor = _version(architecture, size)
     names = [f'.file {number} "{_quoted(file)}"' for file, number in code.files.items()]
     if code.constants:
-        size = len(code.constants)
-        numbers = ", ".join(f"0x{bits:016X}" for bits, _ in code.constants)
-        code.globals.append(f".const .align 8 .b64 {CONSTANTS}[{size}] = {{{numbers}}};")
+        numbers = [f"0x{bits:016X}" for bits, _ in code.constants]
+        table = f"{CONSTANTS}[{len(numbers)}] = {{{', '.join(numbers)}}}"
+        code.globals.append(f".const .align 8 .b64 {table};")
     return "\n".join(
         (
             f".version {major}.{minor}",
