@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import math
 import sys
 from collections.abc import Callable
@@ -21,6 +23,7 @@ from khaljit.entries import Group, Signature, array_entry, const_entry, scalar_e
 from khaljit.jit import Kernel
 from khaljit.signature_text import write_signature
 from khaljit.signatures import parse_signature, split_signature
+from khaljit.tracer.errors import ArgumentTypeError
 
 
 class Mode(Enum):
@@ -65,6 +68,25 @@ def parameters_of(function: Callable[..., None]) -> Parameters:
 def signature_of(function: Callable[..., None], args: tuple[Any, ...], grid: int = 1) -> Signature:
     parameters = parameters_of(function)
     return parameters.read(parameters.bind(args, {})).signature(grid)
+
+
+def test_parameters_are_those_that_a_call_is_bound_to() -> None:
+    def plain(a: object, b: object = 2) -> None: ...
+
+    def apart(a: object, /, *, b: object = 2) -> None: ...
+
+    @functools.wraps(plain)
+    def other(*args: object) -> None: ...
+
+    for function in (plain, apart, other):
+        found = parameters_of(function)
+        assert found.names == ("a", "b")
+        assert found.bind((1,), {}) == (1, 2)
+        assert found.bind((1,), {"b": 3}) == (1, 3)
+        assert found.signature.parameters == inspect.signature(function).parameters
+        assert found.are_plain == (function is not apart)
+    with pytest.raises(ArgumentTypeError, match=r"kernel kernel takes \*rest"):
+        parameters_of(lambda *rest: None)
 
 
 HERE = __name__
