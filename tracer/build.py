@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
+from operator import attrgetter
 from typing import Final
 
 from khaljit.tracer.dtypes import DType, bf16, bool_, f16, f32, f64, index
@@ -17,6 +18,10 @@ from khaljit.tracer.ir import Access, Memory, Pool, Region, Trace, Value, values
 from khaljit.tracer.ops import ENDS, OPS, Op, TypingError
 
 __all__ = ["Builder", "constant", "pool_of", "to_bits", "to_number"]
+
+_TYPE: Final = attrgetter("dtype")
+# What typing rules have said: types do not change.
+_RESULTS: Final[dict[tuple[Op, tuple[DType | None, ...]], DType]] = {}
 
 _FLOAT_FORMATS: Final = {f16: ("<e", "<H"), f32: ("<f", "<I"), f64: ("<d", "<Q")}
 
@@ -145,10 +150,13 @@ class Builder:
         assert not info.effect, f"{op.value} is an effect"
         if info.arity != len(args):
             raise TypingError(f"{op.value} takes {info.arity} operands, not {len(args)}")
-        result = dtype if info.result is None else info.result(*[arg.type for arg in args])
-        value = Value(op, result, args, attr, (), self.at)
-        self._interned[key] = value
-        return value
+        if info.result is not None:
+            types = tuple(map(_TYPE, args))
+            dtype = _RESULTS.get((op, types))
+            if dtype is None:
+                dtype = _RESULTS[op, types] = info.result(*[arg.type for arg in args])
+        found = self._interned[key] = Value(op, dtype, args, attr, (), self.at)
+        return found
 
     def const(self, dtype: DType, number: int | float | bool) -> Value:
         """A constant; see `to_bits` for how the number becomes the type's."""

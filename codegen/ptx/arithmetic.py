@@ -11,7 +11,8 @@ from typing import Final
 
 from khaljit.codegen.integers import in_width
 from khaljit.codegen.ptx.arch import Architecture
-from khaljit.codegen.ptx.forms import TYPES, WRAPS, form, nan, reciprocal
+from khaljit.codegen.ptx.code import Code
+from khaljit.codegen.ptx.forms import TYPES, form, reciprocal
 from khaljit.codegen.ptx.quotients import normal
 from khaljit.codegen.ptx.writer import Writer
 from khaljit.tracer.build import constant, to_bits
@@ -22,22 +23,22 @@ from khaljit.tracer.ops import COMBINE, NORMAL, Op
 __all__ = ["bitcast", "cast", "combine", "compute", "regular"]
 
 
-def compute(
-    w: Writer, architecture: Architecture, fastmath: bool, value: Value, operands: Sequence[str]
-) -> str:
+def compute(code: Code, value: Value) -> str:
     """The instructions of a pure operation; gives the operand that holds the result."""
-    special = _SPECIAL.get(value.op)
-    if special is not None:
-        return special(w, value, operands)
+    w, op, args = code.w, value.op, value.args
+    operands = list(map(code.operand, args))
+    if op in _SPECIAL:
+        return _SPECIAL[op](w, value, operands)
+    fastmath = code.trace.options.fastmath
     if value.attr == NORMAL and not (fastmath and value.type is f32):
         return normal(w, value, operands)
-    if value.op is Op.DIV and constant(value.args[0]) == 1:
+    if op is Op.DIV and constant(args[0]) == 1:
         kind = TYPES[value.type].register
         return w.let(
             kind, f"{reciprocal(value.type, fastmath)} {{d}}, {w.held(kind, operands[1])};"
         )
-    dtype = value.args[1 if value.op is Op.SELECT else 0].type
-    return regular(w, architecture, value.op, dtype, operands, fastmath)
+    dtype = args[1 if op is Op.SELECT else 0].type
+    return regular(w, code.architecture, op, dtype, operands, fastmath)
 
 
 def regular(
@@ -49,31 +50,19 @@ def regular(
     fastmath: bool = False,
 ) -> str:
     """An operation by its form."""
-    spelling, text = TYPES[dtype], form(op, dtype, architecture, fastmath)
-    result = w.register("pred" if text.startswith("setp") else spelling.register)
-    first, *others = operands
+    own = form(op, dtype, architecture.propagates, fastmath)
+    result = w.register(own.result)
     if not any(map(w.is_register, operands)):  # constants alone, which few instructions take
-        first = w.held(spelling.register, first)
-    for line in _filled(w, text, dtype, result, (first, *others)).split("\n"):
-        w.do(line)
-    if spelling.narrow and op in WRAPS:
-        return w.let("b32", f"{spelling.narrow} {{d}}, {result};")
+        operands = (w.held(own.operand, operands[0]), *operands[1:])
+    if own.needs_more:
+        x = w.register(own.operand) if "{x}" in own.text else ""
+        p = w.register("pred") if "{p}" in own.text else ""
+        w.do(own.text.format(*operands, d=result, x=x, p=p))
+    else:
+        w.do(own.text.format(*operands, d=result))
+    if own.narrow:
+        return w.let("b32", f"{own.narrow} {{d}}, {result};")
     return result
-
-
-def _filled(w: Writer, text: str, dtype: DType, result: str, operands: Sequence[str]) -> str:
-    spelling = TYPES[dtype]
-    return text.format(
-        *operands,
-        d=result,
-        t=spelling.number,
-        b=spelling.register,
-        n=dtype.bits,
-        rest=32 - dtype.bits,
-        nan=nan(dtype),
-        x=w.register(spelling.register) if "{x}" in text else "",
-        p=w.register("pred") if "{p}" in text else "",
-    )
 
 
 def combine(w: Writer, architecture: Architecture, kind: str, dtype: DType, a: str, b: str) -> str:

@@ -62,45 +62,38 @@ class _Writer:
     def region(self, region: Region) -> Walk[bool]:
         """What a region computes and how it ends; gives whether what follows it is reached."""
         code = self.code
+        before, debug = code.plan.before, code.trace.options.debug
         for item in code.items[region]:
-            for pointer in code.plan.before.get(item, ()):
-                compute_pointer(code, pointer)
-            self._locate(item)
-            if item.op is Op.IF:
+            if item in before:
+                for pointer in before[item]:
+                    compute_pointer(code, pointer)
+            if debug:
+                self._locate(item)
+            op = item.op
+            if op is Op.IF:
                 if not (yield self._if(item)):
                     return False
-            elif item.op is Op.LOOP:
+            elif op is Op.LOOP:
                 if not (yield self._loop(item)):
                     return False
-            elif (effect := _EFFECTS.get(item.op)) is not None:
-                effect(code, item)
+            elif op in _EFFECTS:
+                _EFFECTS[op](code, item)
+            elif op in _LEAVES:
+                code.operands[item] = _LEAVES[op](code, item)
             else:
-                self._pure(item)
+                code.operands[item] = compute(code, item)
         return self._end(region.end)
 
     def _locate(self, item: Value) -> None:
-        """Line information, where it is asked for and changes."""
+        """Line information, where it changes."""
         code, site = self.code, item.at
-        if site is None or not code.trace.options.debug:
+        if site is None:
             return
         here = site.file, site.line
         if here != self._line:
             self._line = here
             number = code.files.setdefault(site.file, len(code.files) + 1)
             code.w.do(f".loc {number} {site.line} {(site.start or 0) + 1}")
-
-    # Pure values.
-
-    def _pure(self, value: Value) -> None:
-        code = self.code
-        if value.op is Op.ID:
-            code.operands[value] = id_value(code, value)
-        elif value.op in (Op.SCALAR, Op.SHAPE, Op.STRIDE):
-            code.operands[value] = _parameter(code, value)
-        else:
-            operands = [code.operand(arg) for arg in value.args]
-            fast = code.trace.options.fastmath
-            code.operands[value] = compute(code.w, code.architecture, fast, value, operands)
 
     # Ends.
 
@@ -297,4 +290,8 @@ _EFFECTS: Final[dict[Op, Callable[[Code, Value], None]]] = {
     Op.ATOMIC: atomic,
     Op.BARRIER: _barrier,
     Op.SUBGROUP: collective,
+}
+_LEAVES: Final[dict[Op, Callable[[Code, Value], str]]] = {
+    Op.ID: id_value,
+    **dict.fromkeys((Op.SCALAR, Op.SHAPE, Op.STRIDE), _parameter),
 }

@@ -11,9 +11,9 @@ range (`WRAPS`) is brought back by `Spelling.narrow`.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final, final
 
-from khaljit.codegen.ptx.arch import Architecture
 from khaljit.tracer.build import to_number
 from khaljit.tracer.dtypes import (
     INTEGERS,
@@ -35,7 +35,7 @@ from khaljit.tracer.dtypes import (
 from khaljit.tracer.ops import Op
 from khaljit.tracer.records import dataclass
 
-__all__ = ["TYPES", "WRAPS", "Spelling", "form", "literal", "nan", "reciprocal"]
+__all__ = ["TYPES", "WRAPS", "Form", "Spelling", "form", "literal", "reciprocal"]
 
 
 @final
@@ -216,14 +216,52 @@ def _table() -> dict[tuple[Op, DType], str]:
 _FORMS: Final = _table()
 
 
-def form(op: Op, dtype: DType, architecture: Architecture, fastmath: bool = False) -> str:
-    """The form of an operation that works in a type."""
-    if dtype is f32:
-        if fastmath and op in _FAST:
-            return _FAST[op]
-        if architecture.propagates and op in _PROPAGATING:
-            return _PROPAGATING[op]
-    return _FORMS[op, dtype]
+@final
+class Form:
+    """The form of an operation in a type.
+
+    Attributes:
+        text: where ``{d}``, ``{x}``, ``{p}`` and the operands are still to be filled in.
+        result: kind of register that holds the result.
+        operand: kind of register that holds an operand.
+        needs_more: whether it takes registers beside those.
+        narrow: the conversion of the result; empty where there is none.
+    """
+
+    __slots__ = ("narrow", "needs_more", "operand", "result", "text")
+
+    def __init__(self, op: Op, dtype: DType, text: str) -> None:
+        spelling = TYPES[dtype]
+        known = {
+            "t": spelling.number,
+            "b": spelling.register,
+            "n": str(dtype.bits),
+            "rest": str(32 - dtype.bits),
+            "nan": _NAN.get(dtype, ""),
+        }
+        for name, part in known.items():
+            text = text.replace(f"{{{name}}}", part)
+        self.text: Final = text
+        self.result: Final = "pred" if text.startswith("setp") else spelling.register
+        self.operand: Final = spelling.register
+        self.needs_more: Final = "{x}" in text or "{p}" in text
+        self.narrow: Final = spelling.narrow if op in WRAPS else ""
+
+
+@cache
+def form(op: Op, dtype: DType, propagates: bool, fastmath: bool) -> Form:
+    """The form of an operation that works in a type.
+
+    Args:
+        propagates: see `Architecture`.
+    """
+    if dtype is f32 and fastmath and op in _FAST:
+        text = _FAST[op]
+    elif dtype is f32 and propagates and op in _PROPAGATING:
+        text = _PROPAGATING[op]
+    else:
+        text = _FORMS[op, dtype]
+    return Form(op, dtype, text)
 
 
 def reciprocal(dtype: DType, fastmath: bool) -> str:
@@ -231,11 +269,6 @@ def reciprocal(dtype: DType, fastmath: bool) -> str:
     if fastmath and dtype is f32:
         return "rcp.approx.ftz.f32"
     return f"rcp.rn.{TYPES[dtype].number}"
-
-
-def nan(dtype: DType) -> str:
-    """A NaN as an operand; empty for types whose forms need none."""
-    return _NAN.get(dtype, "")
 
 
 def literal(dtype: DType, bits: int) -> str:

@@ -106,9 +106,7 @@ class _Bounds(PathRewriter):
         """Whether 0 <= position < extent."""
         prover = self._prover
         most = prover.form(extent).shifted(-1)
-        forms = [prover.form(position)]
-        if position.op is not Op.CONST:
-            forms.append(prover.atom(position))
+        forms = self._forms(position)
         return any(prover.proves(form) for form in forms) and any(
             prover.proves(most.minus(form)) for form in forms
         )
@@ -155,8 +153,14 @@ class _Bounds(PathRewriter):
 
     def _keeps(self, carried: Value, sign: int, rest: Linear) -> bool:
         """Whether an invariant holds of the value that the next iteration starts with."""
-        forms = (self._prover.form(carried), self._prover.atom(carried))
-        return any(self._prover.proves(form.times(sign).plus(rest)) for form in forms)
+        return any(
+            self._prover.proves(form.times(sign).plus(rest)) for form in self._forms(carried)
+        )
+
+    def _forms(self, value: Value) -> list[Linear]:
+        """What a value equals: its form, and itself."""
+        form, own = self._prover.form(value), self._prover.atom(value)
+        return [form] if value.op is Op.CONST or form.terms == own.terms else [form, own]
 
 
 def _counts(loop: Value, position: int, exits: Exits) -> int:

@@ -22,7 +22,7 @@ from __future__ import annotations
 from typing import Final
 
 from khaljit.tracer.ir import Region, Trace, Value
-from khaljit.tracer.nesting import is_unreachable
+from khaljit.tracer.nesting import Place, is_unreachable
 from khaljit.tracer.ops import ENDS, Op
 from khaljit.tracer.passes.exits import Exits, find_exits
 from khaljit.tracer.rewriting import Rewriter, Walk
@@ -38,70 +38,48 @@ def dead(trace: Trace) -> Trace:
     return trace if dropping.keeps_all() else dropping.run()
 
 
-class _Liveness:
-    """Marks what is needed, from the kept effects backwards.
-
-    Attributes:
-        live: the effects, ends and values that are needed.
-    """
-
-    def __init__(self, exits: Exits) -> None:
-        self.live: Final[set[Value]] = set()
-        self._exits: Final = exits
-        self._stack: Final[list[Value]] = []
-        for value, place in exits.around.items():
-            returns = value.op is Op.RETURN and not is_unreachable(place.region)
-            if value.op in _KEPT or returns:
-                self._need(value)
-        while self._stack:
-            self._visit(self._stack.pop())
-
-    def _need(self, value: Value) -> None:
-        if value not in self.live:
-            self.live.add(value)
-            self._stack.append(value)
-
-    def _visit(self, value: Value) -> None:
-        if value in self._exits.around:
-            self._visit_standing(value)
-        elif value.op is Op.RESULT:
-            self._need(value.args[0])
-            self._need_flow(value, (Op.YIELD, Op.BREAK))
-        elif value.op is Op.PARAM:
-            assert isinstance(value.attr, int)
-            owner = self._exits.owners[value]
-            self._need(owner.args[value.attr])
-            self._need_flow(value, (Op.CONTINUE,))
+def _live(exits: Exits) -> set[Value]:
+    """The effects, ends and values that are needed, from the kept effects backwards."""
+    owners, ends, around = exits.owners, exits.ends, exits.around
+    live: set[Value] = set()
+    needed = [value for value, place in around.items() if _is_kept(value, place)]
+    while needed:
+        value = needed.pop()
+        if value in live:
+            continue
+        live.add(value)
+        op, position = value.op, value.attr
+        if op is Op.PARAM and isinstance(position, int):
+            loop = owners[value]
+            needed.append(loop.args[position])
+            needed += [end.args[position] for end in ends.get(loop, ()) if end.op is Op.CONTINUE]
+        elif op is Op.RESULT and isinstance(position, int):
+            (node,) = value.args
+            needed.append(node)
+            flows = ends.get(node, ())
+            needed += [end.args[position] for end in flows if end.op is not Op.CONTINUE]
+        elif value in around:
+            owner = around[value].owner
+            if owner is not None:
+                needed.append(owner)
+            if op is Op.LOOP:
+                needed += ends.get(value, ())
+            elif op is Op.IF or not (op is Op.YIELD or value in owners):
+                needed += value.args
         else:
-            for arg in value.args:
-                self._need(arg)
+            needed += value.args
+    return live
 
-    def _need_flow(self, value: Value, kinds: tuple[Op, ...]) -> None:
-        """What becomes a result or parameter is needed."""
-        assert isinstance(value.attr, int)
-        owner = value.args[0] if value.op is Op.RESULT else self._exits.owners[value]
-        for end in self._exits.ends.get(owner, ()):
-            if end.op in kinds:
-                self._need(end.args[value.attr])
 
-    def _visit_standing(self, value: Value) -> None:
-        """An effect or end is needed: so is what is around it."""
-        place = self._exits.around[value]
-        if place.owner is not None:
-            self._need(place.owner)
-        if value.op is Op.LOOP:
-            for end in self._exits.ends.get(value, ()):
-                self._need(end)
-        elif value.op is Op.IF or not (value.op is Op.YIELD or value in self._exits.owners):
-            for arg in value.args:
-                self._need(arg)
+def _is_kept(value: Value, place: Place) -> bool:
+    return value.op in _KEPT or (value.op is Op.RETURN and not is_unreachable(place.region))
 
 
 class _Dead(Rewriter):
     def __init__(self, trace: Trace) -> None:
         super().__init__(trace)
         self._exits: Final = find_exits(trace.body)
-        self._live: Final = _Liveness(self._exits).live
+        self._live: Final = _live(self._exits)
         # By if or loop: the positions of the results and parameters that are needed.
         self._kept_results: Final[dict[Value, list[int]]] = {}
         self._kept_params: Final[dict[Value, list[int]]] = {}

@@ -71,15 +71,12 @@ class Maker:
     Args:
         builder: builds them.
         index_bits: the width of ``index``.
-
-    Attributes:
-        simplest: of each value that was made.
     """
 
     def __init__(self, builder: Builder, index_bits: int) -> None:
         self.builder: Final = builder
         self._index_bits: Final = index_bits
-        self.simplest: Final = builder.pool.simplest
+        self._simplest: Final = builder.pool.simplest
 
     def bits(self, dtype: DType) -> int:
         """The width of a type."""
@@ -89,11 +86,13 @@ class Maker:
         self, op: Op, args: tuple[Value, ...], attr: object = None, dtype: DType | None = None
     ) -> Value:
         """The simplest value of an operation on simple operands."""
-        plain = self.builder.pure(op, args, attr, dtype)
-        found = self.simplest.get(plain)
+        return self.simplified(self.builder.pure(op, args, attr, dtype))
+
+    def simplified(self, value: Value) -> Value:
+        """The simplest value that equals one of the builder's, with simple operands."""
+        found = self._simplest.get(value)
         if found is None:
-            found = self._simplified(plain)
-            self.simplest[plain] = found
+            found = self._simplest[value] = self._simplified(value)
         return found
 
     def _simplified(self, value: Value) -> Value:

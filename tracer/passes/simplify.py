@@ -53,16 +53,14 @@ class _Simplify(Rewriter):
         )
 
     def pure(self, value: Value, args: tuple[Value, ...]) -> Value:
-        if args == value.args:
-            simplest = self.maker.simplest.get(value)
-            if simplest is not None:
-                return simplest
         if value.op is Op.SHAPE and value.memory.space is Space.ARRAY:
             first = self.trace.arrays[value.memory.number].same_shape
             memory = self.builder.memory(self.trace.arrays[first].memory)
             return self.builder.pure(Op.SHAPE, (memory,), value.attr, value.dtype)
         if value.op is Op.CONST and value.dtype is index:
             return self.builder.const(index, self._wrapped(value))
+        if self.pooled and args == value.args:
+            return self.maker.simplified(value)
         stated = value.dtype if OPS[value.op].result is None else None
         return self.maker.make(value.op, args, value.attr, stated)
 
