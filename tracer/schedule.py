@@ -58,12 +58,16 @@ def schedule(trace: Trace) -> Schedule:
         if use is None:
             if value.op in CODELESS:
                 continue
-            place, position = use = _settle(uses[value], earliest.get(value, top))
-            before[place].setdefault(position, []).append(value)
+            use = uses[value]
+            if use[0] is not earliest.get(value, top):
+                use = _settle(use, earliest.get(value, top))
+            before[use[0]].setdefault(use[1], []).append(value)
         for operand in value.args:
-            if operand not in stands:
-                known = uses.get(operand)
-                uses[operand] = use if known is None else _both(known, use)
+            known = uses.get(operand)
+            if known is None:
+                uses[operand] = use
+            elif known is not use:
+                uses[operand] = _both(known, use)
     items = {place.region: _merge(place.region, before[place]) for place in tree}
     return Schedule(items, order)
 
@@ -91,9 +95,8 @@ def _earliest(
         else:
             deepest = top
             for operand in value.args:
-                place = earliest.get(operand)
-                if place is not None and place.depth > deepest.depth:
-                    deepest = place
+                if operand in earliest and earliest[operand].depth > deepest.depth:
+                    deepest = earliest[operand]
         if deepest is not top:
             earliest[value] = deepest
     return earliest
@@ -102,6 +105,8 @@ def _earliest(
 def _both(one: _Use, other: _Use) -> _Use:
     """The place that holds two uses, and the position of the first there."""
     (a, first), (b, second) = one, other
+    if a is b:
+        return one if first <= second else other
     while a is not b:
         if a.depth >= b.depth:
             assert a.parent is not None, "places of one trace"

@@ -46,6 +46,8 @@ class Linear:
 
     def plus(self, other: Linear, factor: int = 1) -> Linear:
         """self + factor * other."""
+        if not other.terms:
+            return Linear(self.constant + factor * other.constant, self.terms)
         terms = dict(self.terms)
         for atom, coefficient in other.terms.items():
             total = terms.get(atom, 0) + factor * coefficient
@@ -62,7 +64,8 @@ class Linear:
         return Linear(self.constant + number, self.terms)
 
     def times(self, factor: int) -> Linear:
-        return Linear(0).plus(self, factor)
+        terms = {atom: factor * coefficient for atom, coefficient in self.terms.items()}
+        return Linear(factor * self.constant, terms if factor else None)
 
     def key(self) -> tuple[object, ...]:
         return self.constant, frozenset(self.terms.items())
