@@ -13,7 +13,7 @@ elsewhere builds it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from khaljit.codegen import fused, integers, remainder, rounding, widen
@@ -72,9 +72,23 @@ def legalise(trace: Trace, caps: Caps) -> Trace:
 
         trace = expand_functions(trace, caps)
         order = values(trace.body)
-    if all(_is_legal(value, caps, fastmath) for value in order):
+    if _are_legal(order, caps, fastmath):
         return trace
     return _Operations(trace, caps).run()
+
+
+def _are_legal(order: Sequence[Value], caps: Caps, fastmath: bool) -> bool:
+    """Whether all values may stay as they are."""
+    found: set[tuple[Op, DType | None, DType | None]] = set()  # what is legal whatever else it is
+    for value in order:
+        op, args = value.op, value.args
+        kind = (op, value.dtype, args[-1].dtype if args else None)
+        if kind not in found:
+            if not _is_legal(value, caps, fastmath):
+                return False
+            if op not in _SHIFTS and op is not Op.ATOMIC:
+                found.add(kind)
+    return True
 
 
 def _is_legal(value: Value, caps: Caps, fastmath: bool) -> bool:
@@ -113,8 +127,11 @@ def _check_shared(trace: Trace, caps: Caps) -> None:
     """Shared memory must fit; the message lists what takes how much."""
     found: dict[Memory, Value] = {}
     for value in values(trace.body):
-        if isinstance(value.attr, Memory) and value.attr.space is Space.SHARED:
-            found[value.attr] = value
+        if value.op is Op.MEMORY:
+            memory = value.attr
+            assert isinstance(memory, Memory)
+            if memory.space is Space.SHARED:
+                found[memory] = value
     total = sum(memory.element.size * memory.count for memory in found)
     if total > caps.shared_bytes:
         parts = ", ".join(

@@ -15,7 +15,7 @@ from typing import Final
 from khaljit.tracer.dtypes import DType, bf16, bool_, f16, f32, f64, index
 from khaljit.tracer.errors import Site
 from khaljit.tracer.ir import Access, Memory, Pool, Region, Trace, Value, values
-from khaljit.tracer.ops import ENDS, OPS, Op, TypingError
+from khaljit.tracer.ops import ENDS, OPS, Op, OpInfo, TypingError
 
 __all__ = ["Builder", "constant", "pool_of", "to_bits", "to_number"]
 
@@ -79,6 +79,12 @@ def constant(value: Value) -> int | float | bool | None:
         return None
     assert isinstance(value.attr, int)
     return to_number(value.type, value.attr)
+
+
+def _check(op: Op, info: OpInfo, args: tuple[Value, ...]) -> None:
+    assert not info.effect, f"{op.value} is an effect"
+    if info.arity != len(args):
+        raise TypingError(f"{op.value} takes {info.arity} operands, not {len(args)}")
 
 
 def pool_of(trace: Trace) -> Pool | None:
@@ -147,13 +153,13 @@ class Builder:
         found = self._interned.get(key)
         if found is not None:
             return found
-        assert not info.effect, f"{op.value} is an effect"
-        if info.arity != len(args):
-            raise TypingError(f"{op.value} takes {info.arity} operands, not {len(args)}")
-        if info.result is not None:
+        if info.result is None:
+            _check(op, info, args)
+        else:
             types = tuple(map(_TYPE, args))
             dtype = _RESULTS.get((op, types))
             if dtype is None:
+                _check(op, info, args)
                 dtype = _RESULTS[op, types] = info.result(*[arg.type for arg in args])
         found = self._interned[key] = Value(op, dtype, args, attr, (), self.at)
         return found

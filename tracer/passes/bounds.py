@@ -61,6 +61,7 @@ class _Bounds(PathRewriter):
         self._claiming: Final = claiming
         self._prover: Final = Prover(trace, self.builder)
         self._exits: Final = find_exits(trace.body)
+        self._accesses: Final[dict[tuple[int, bool, frozenset[int]], Access]] = {}
         # By loop and position: the invariants, as functions of the carried value's form.
         self._claims: Final[dict[tuple[Value, int], list[tuple[_Claim, int, Linear]]]] = {}
 
@@ -97,14 +98,23 @@ class _Bounds(PathRewriter):
                 for axis, extent in enumerate(extents)
                 if self._is_below(args[1 + axis], extent)
             )
-        checked = len(inside) < len(extents)
-        if attr.checked is not checked or attr.inside != inside:
-            attr = replace(attr, checked=checked, inside=inside)
+        attr = self._told(attr, len(inside) < len(extents), inside)
         return self.builder.effect(value.op, args, attr, value.dtype)
+
+    def _told(self, access: Access, checked: bool, inside: frozenset[int]) -> Access:
+        """An access with what is proven of it; one for all effects that have the old one."""
+        if access.checked is checked and access.inside == inside:
+            return access
+        key = (id(access), checked, inside)
+        if key not in self._accesses:
+            self._accesses[key] = replace(access, checked=checked, inside=inside)
+        return self._accesses[key]
 
     def _is_below(self, position: Value, extent: Value) -> bool:
         """Whether 0 <= position < extent."""
         prover = self._prover
+        if position.op is Op.CONST and extent.op is Op.CONST:
+            return 0 <= prover.form(position).constant < prover.form(extent).constant
         most = prover.form(extent).shifted(-1)
         forms = self._forms(position)
         return any(prover.proves(form) for form in forms) and any(

@@ -301,6 +301,8 @@ class Prover:
         """Whether a form is surely not negative."""
         if self._nesting >= _PROOF_NESTING:
             return False
+        if self._least(goal) >= 0:
+            return True
         self._nesting += 1
         try:
             return self._prove(goal, _PROOF_DEPTH, set())
@@ -309,13 +311,17 @@ class Prover:
             if not self._nesting:
                 self._steps = 0
 
+    def _least(self, form: Linear) -> int:
+        """The least that a form can be, as far as the ranges of its atoms tell."""
+        least, ranges = form.constant, self._ranges
+        for atom, coefficient in form.terms.items():
+            low, high = ranges[atom] if atom in ranges else self._range(atom)
+            least += coefficient * (low if coefficient > 0 else high)
+        return least
+
     def _prove(self, goal: Linear, depth: int, seen: set[tuple[object, ...]]) -> bool:
         self._steps += 1
-        least = goal.constant
-        for atom, coefficient in goal.terms.items():
-            low, high = self._range(atom)
-            least += coefficient * (low if coefficient > 0 else high)
-        if least >= 0:
+        if self._least(goal) >= 0:
             return True
         if not depth or self._steps > _MOST_STEPS:
             return False

@@ -29,7 +29,17 @@ from typing import Final
 
 from khaljit.tracer.build import constant, to_bits, to_number
 from khaljit.tracer.dtypes import DType, bool_, i32, i64, index, u8, u16, u32, u64
-from khaljit.tracer.ir import Access, ArrayParam, Element, Memory, ScalarParam, Space, Trace, Value
+from khaljit.tracer.ir import (
+    Access,
+    ArrayParam,
+    AtomicAccess,
+    Element,
+    Memory,
+    ScalarParam,
+    Space,
+    Trace,
+    Value,
+)
 from khaljit.tracer.ops import Op
 from khaljit.tracer.records import replace
 from khaljit.tracer.rewriting import Rewriter
@@ -137,20 +147,20 @@ class _Lower(Rewriter):
         indices, operands = args[1 : 1 + count], args[1 + count :]
         memory = value.memory
         guard = self._guard(memory, indices, value.access)
-        access = replace(
-            value.access,
-            leaf=self._leaf(memory, value.access),
-            checked=False,
-            flat=True,
-            guarded=guard is not None,
-            inside=frozenset(),
-            inner=(),
-        )
+        access = self._flat(memory, value.access, guard is not None)
         where = [self._offset(memory, indices, value.access)]
         if guard is not None:
             where.append(guard)
         dtype = None if value.dtype is None else self.dtype(value.dtype)
         return self.builder.effect(value.op, (args[0], *where, *operands), access, dtype)
+
+    def _flat(self, memory: Memory, access: Access, guarded: bool) -> Access:
+        """How the lowered access addresses its memory."""
+        leaf = self._leaf(memory, access)
+        if isinstance(access, AtomicAccess):
+            kind, order = access.kind, access.order
+            return AtomicAccess(leaf, False, True, guarded, kind=kind, order=order)
+        return Access(leaf, False, True, guarded, uniform=access.uniform)
 
     def _offset(self, memory: Memory, indices: tuple[Value, ...], access: Access) -> Value:
         offset: Value | None = None
@@ -175,12 +185,16 @@ class _Lower(Rewriter):
 
     def _guard(self, memory: Memory, indices: tuple[Value, ...], access: Access) -> Value | None:
         """Whether all indices are in bounds; None where they surely are."""
+        if not access.checked:
+            return None
         guard: Value | None = None
-        extents = [self._extent(memory, axis) for axis in range(memory.ndim)]
-        extents += [self.builder.const(self.width, extent) for extent, _ in access.inner]
-        for axis, (position, extent) in enumerate(zip(indices, extents, strict=True)):
-            if axis in access.inside or not access.checked:
+        for axis, position in enumerate(indices):
+            if axis in access.inside:
                 continue
+            if axis < memory.ndim:
+                extent = self._extent(memory, axis)
+            else:
+                extent = self.builder.const(self.width, access.inner[axis - memory.ndim][0])
             inside = self._inside(position, extent)
             if constant(inside) is True:
                 continue
