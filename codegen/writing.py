@@ -73,8 +73,11 @@ class Writer:
 
     def op(self, op: Op, *operands: Operand) -> Value:
         """Any operation whose operands have one type, which at least one of them shows."""
-        dtype = next(operand.type for operand in operands if isinstance(operand, Value))
-        args = tuple(self._operand(operand, dtype) for operand in operands)
+        for operand in operands:
+            if isinstance(operand, Value):
+                dtype = operand.type
+                break
+        args = tuple([self._operand(operand, dtype) for operand in operands])
         return self._pure(op, args, None)
 
     def _operand(self, operand: Operand, dtype: DType) -> Value:

@@ -231,7 +231,11 @@ class Rewriter:
 
     def all(self, values: Iterable[Value]) -> tuple[Value, ...]:
         """The new values for some old ones."""
-        return tuple(values) if self._alike else tuple(map(self.value, values))
+        old = tuple(values)
+        if self._alike:
+            return old
+        new: tuple[Any, ...] = tuple(map(self.values.get, old))
+        return tuple(map(self.value, old)) if None in new else new
 
     def value(self, value: Value) -> Value:
         """The new value for an old one."""

@@ -66,8 +66,10 @@ def schedule(trace: Trace) -> Schedule:
             known = uses.get(operand)
             if known is None:
                 uses[operand] = use
-            elif known is not use:
+            elif known[0] is not use[0]:
                 uses[operand] = _both(known, use)
+            elif known[1] > use[1]:
+                uses[operand] = use
     items = {place.region: _merge(place.region, before[place]) for place in tree}
     return Schedule(items, order)
 
@@ -105,8 +107,6 @@ def _earliest(
 def _both(one: _Use, other: _Use) -> _Use:
     """The place that holds two uses, and the position of the first there."""
     (a, first), (b, second) = one, other
-    if a is b:
-        return one if first <= second else other
     while a is not b:
         if a.depth >= b.depth:
             assert a.parent is not None, "places of one trace"

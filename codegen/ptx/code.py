@@ -126,14 +126,17 @@ class Code:
 
     def operand(self, value: Value) -> str:
         """A value as an operand: a register or an immediate."""
-        if value.op is not Op.CONST:
-            return self.operands[value]
+        found = self.operands.get(value)
+        if found is not None:
+            return found
+        assert value.op is Op.CONST, f"{value} is not computed yet"
         assert isinstance(value.attr, int)
         if value.dtype is f64 and value.attr & 0xFFFFFFFF and self.architecture.reads_constants:
             return self._constant(value.attr)
         text = literal(value.type, value.attr)
         if value.dtype in _NO_IMMEDIATES:
             return self.w.held(TYPES[value.type].register, text)
+        self.operands[value] = text
         return text
 
     def _constant(self, bits: int) -> str:

@@ -160,9 +160,10 @@ class _Strips(Rewriter):
     def pure(self, value: Value, args: tuple[Value, ...]) -> Value:
         if value.op is Op.ADD and value.type.is_integer:  # offsets that differ by a constant
             x, y = args
+            add = self.builder.pure
             for a, b in ((x, y), (y, x)):
                 if b.op is Op.ADD and b.args[1].op is Op.CONST:
-                    return self._write.add(self._write.add(a, b.args[0]), b.args[1])
+                    return add(Op.ADD, (add(Op.ADD, (a, b.args[0])), b.args[1]))
         return self.copy(value, args)
 
     def effect(self, value: Value, args: tuple[Value, ...]) -> Value | None:

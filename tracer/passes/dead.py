@@ -84,10 +84,11 @@ class _Dead(Rewriter):
         self._kept_results: Final[dict[Value, list[int]]] = {}
         self._kept_params: Final[dict[Value, list[int]]] = {}
         for value in self._live:
-            if value.op is Op.RESULT and isinstance(value.attr, int):
-                self._kept_results.setdefault(value.args[0], []).append(value.attr)
-            elif value.op is Op.PARAM and isinstance(value.attr, int):
-                self._kept_params.setdefault(self._exits.owners[value], []).append(value.attr)
+            op, position = value.op, value.attr
+            if op is Op.RESULT and isinstance(position, int):
+                self._kept_results.setdefault(value.args[0], []).append(position)
+            elif op is Op.PARAM and isinstance(position, int):
+                self._kept_params.setdefault(self._exits.owners[value], []).append(position)
         for positions in (*self._kept_results.values(), *self._kept_params.values()):
             positions.sort()
 
