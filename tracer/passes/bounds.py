@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import Final
 
 from khaljit.tracer.build import constant
-from khaljit.tracer.ir import Access, Trace, Value
+from khaljit.tracer.ir import Access, Trace, Value, effects
 from khaljit.tracer.ops import Op
 from khaljit.tracer.passes.exits import Exits, find_exits
 from khaljit.tracer.passes.linear import Linear, Prover
@@ -45,7 +45,14 @@ def bounds(trace: Trace) -> Trace:
     """Clear ``checked`` where it is proven unnecessary, or not wanted."""
     refuted: set[_Claim] = set()
     for count in range(_MOST_ROUNDS + 1):
-        attempt = _Bounds(trace, refuted, claiming=count < _MOST_ROUNDS)
+        claiming = count < _MOST_ROUNDS
+        if claiming and _is_unsure(trace):  # accesses are looked at once that is settled
+            attempt = _Invariants(trace, refuted, claiming)
+            attempt.run()
+            if attempt.refuted:
+                refuted |= attempt.refuted
+                continue
+        attempt = _Bounds(trace, refuted, claiming)
         done = attempt.run()
         if not attempt.refuted:
             return done
@@ -53,7 +60,9 @@ def bounds(trace: Trace) -> Trace:
     raise AssertionError("nothing is refuted where nothing is claimed")
 
 
-class _Bounds(PathRewriter):
+class _Invariants(PathRewriter):
+    """Takes the branches that are proven, and finds out which invariants of loops do not hold."""
+
     def __init__(self, trace: Trace, given_up: set[_Claim], claiming: bool) -> None:
         super().__init__(trace)
         self.refuted: Final[set[_Claim]] = set()
@@ -61,7 +70,6 @@ class _Bounds(PathRewriter):
         self._claiming: Final = claiming
         self._prover: Final = Prover(trace, self.builder)
         self._exits: Final = find_exits(trace.body)
-        self._accesses: Final[dict[tuple[int, bool, frozenset[int]], Access]] = {}
         # By loop and position: the invariants, as functions of the carried value's form.
         self._claims: Final[dict[tuple[Value, int], list[tuple[_Claim, int, Linear]]]] = {}
 
@@ -81,45 +89,6 @@ class _Bounds(PathRewriter):
         if decided is not None:
             return (yield from self.taken(value, decided))
         return (yield from super().if_(value))
-
-    # Accesses.
-
-    def effect(self, value: Value, args: tuple[Value, ...]) -> Value | None:
-        attr = value.attr
-        if value.op is Op.ASSERT and self._prover.decides(args[0]):
-            return None  # it never fails
-        if not isinstance(attr, Access) or not attr.checked or attr.flat:
-            return super().effect(value, args)
-        extents = self.builder.extents(args[0], attr)
-        inside = frozenset(range(len(extents)))
-        if not self.trace.options.unchecked or self.trace.options.debug:
-            inside = frozenset(
-                axis
-                for axis, extent in enumerate(extents)
-                if self._is_below(args[1 + axis], extent)
-            )
-        attr = self._told(attr, len(inside) < len(extents), inside)
-        return self.builder.effect(value.op, args, attr, value.dtype)
-
-    def _told(self, access: Access, checked: bool, inside: frozenset[int]) -> Access:
-        """An access with what is proven of it; one for all effects that have the old one."""
-        if access.checked is checked and access.inside == inside:
-            return access
-        key = (id(access), checked, inside)
-        if key not in self._accesses:
-            self._accesses[key] = replace(access, checked=checked, inside=inside)
-        return self._accesses[key]
-
-    def _is_below(self, position: Value, extent: Value) -> bool:
-        """Whether 0 <= position < extent."""
-        prover = self._prover
-        if position.op is Op.CONST and extent.op is Op.CONST:
-            return 0 <= prover.form(position).constant < prover.form(extent).constant
-        most = prover.form(extent).shifted(-1)
-        forms = self._forms(position)
-        return any(prover.proves(form) for form in forms) and any(
-            prover.proves(most.minus(form)) for form in forms
-        )
 
     # Invariants of loops.
 
@@ -164,13 +133,63 @@ class _Bounds(PathRewriter):
     def _keeps(self, carried: Value, sign: int, rest: Linear) -> bool:
         """Whether an invariant holds of the value that the next iteration starts with."""
         return any(
-            self._prover.proves(form.times(sign).plus(rest)) for form in self._forms(carried)
+            self._prover.proves(form.times(sign).plus(rest)) for form in self._prover.forms(carried)
         )
 
-    def _forms(self, value: Value) -> list[Linear]:
-        """What a value equals: its form, and itself."""
-        form, own = self._prover.form(value), self._prover.atom(value)
-        return [form] if value.op is Op.CONST or form.terms == own.terms else [form, own]
+
+class _Bounds(_Invariants):
+    """Clears the checks of accesses, too."""
+
+    def __init__(self, trace: Trace, given_up: set[_Claim], claiming: bool) -> None:
+        super().__init__(trace, given_up, claiming)
+        self._extents: Final[dict[Value, list[Value]]] = {}
+        self._accesses: Final[dict[tuple[int, bool, frozenset[int]], Access]] = {}
+
+    def effect(self, value: Value, args: tuple[Value, ...]) -> Value | None:
+        attr = value.attr
+        if value.op is Op.ASSERT and self._prover.decides(args[0]):
+            return None  # it never fails
+        if not isinstance(attr, Access) or not attr.checked or attr.flat:
+            return super().effect(value, args)
+        extents = self._extents_of(args[0], attr)
+        inside = frozenset(range(len(extents)))
+        if not self.trace.options.unchecked or self.trace.options.debug:
+            inside = frozenset(
+                axis
+                for axis, extent in enumerate(extents)
+                if self._prover.is_within(args[1 + axis], extent)
+            )
+        attr = self._told(attr, len(inside) < len(extents), inside)
+        return self.builder.effect(value.op, args, attr, value.dtype)
+
+    def _extents_of(self, memory: Value, access: Access) -> list[Value]:
+        if access.inner:
+            return self.builder.extents(memory, access)
+        if memory not in self._extents:
+            self._extents[memory] = self.builder.extents(memory, access)
+        return self._extents[memory]
+
+    def _told(self, access: Access, checked: bool, inside: frozenset[int]) -> Access:
+        """An access with what is proven of it; one for all effects that have the old one."""
+        if access.checked is checked and access.inside == inside:
+            return access
+        key = (id(access), checked, inside)
+        if key not in self._accesses:
+            self._accesses[key] = replace(access, checked=checked, inside=inside)
+        return self._accesses[key]
+
+
+def _is_unsure(trace: Trace) -> bool:
+    """Whether a loop carries an integer of which `_counts` says nothing."""
+    loops = [effect for effect in effects(trace.body) if effect.op is Op.LOOP]
+    if not loops:
+        return False
+    exits = find_exits(trace.body)
+    return any(
+        param.type.is_integer and not _counts(loop, position, exits)
+        for loop in loops
+        for position, param in enumerate(loop.regions[0].params)
+    )
 
 
 def _counts(loop: Value, position: int, exits: Exits) -> int:

@@ -96,6 +96,7 @@ class Prover:
         # What was derived from the facts of this moment.
         self._forms: Final[dict[Value, Linear]] = {}
         self._derived: Final[dict[Value, list[Linear]]] = {}
+        self._within: Final[dict[tuple[Value, Value], bool]] = {}
         self._deriving: Final[set[Value]] = set()
         self._nesting = 0
         self._steps = 0
@@ -115,6 +116,7 @@ class Prover:
     def _moved(self) -> None:
         self._forms.clear()
         self._derived.clear()
+        self._within.clear()
 
     def assume(self, condition: Value, truth: bool) -> None:
         """Learn from a condition that holds or does not."""
@@ -178,7 +180,23 @@ class Prover:
         proven, refuted = known[condition.op]
         return True if proven else False if refuted else None
 
+    def is_within(self, position: Value, extent: Value) -> bool:
+        """Whether surely 0 <= position < extent."""
+        known = self._within.get((position, extent))
+        if known is None:
+            forms, most = self.forms(position), self.form(extent).shifted(-1)
+            known = any(map(self.proves, forms)) and any(
+                self.proves(most.minus(form)) for form in forms
+            )
+            self._within[position, extent] = known
+        return known
+
     # Forms.
+
+    def forms(self, value: Value) -> list[Linear]:
+        """What a value equals: its form, and itself."""
+        form, own = self.form(value), self.atom(value)
+        return [form] if value.op is Op.CONST or form.terms == own.terms else [form, own]
 
     def atom(self, value: Value) -> Linear:
         """A value not looked into."""
