@@ -88,7 +88,7 @@ def _whole(code: Code, value: Value, kind: str, dtype: DType) -> None:
         operands = [_negated(code, dtype, operands[0])]
     when, at = predicate(code, value), address(code, value)
     operation = _operation(kind, dtype)
-    read = value in code.used
+    read = code.is_used(value)
     tail = f"{value.attr.order}.{_scope(code, value)}.{operation}"
     given = ", ".join(operands)
     if not read and kind in _REDUCES and value.attr.order in ("relaxed", "release"):

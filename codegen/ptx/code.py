@@ -67,7 +67,6 @@ class Code:
         operands: the registers that hold values.
         bases: the register or name where a memory begins.
         spaces: the state space that a memory is in.
-        used: the values that something reads.
         results: the results of each ``if`` and ``loop`` that something reads, by position.
         files: source files that line information has named.
         globals: definitions outside of the kernel.
@@ -91,7 +90,7 @@ class Code:
     operands: dict[Value, str] = field(default_factory=dict)
     bases: dict[tuple[Space, int], str] = field(default_factory=dict)
     spaces: dict[tuple[Space, int], str] = field(default_factory=dict)
-    used: frozenset[Value] = frozenset()
+    _used: frozenset[Value] = frozenset()
     results: dict[Value, list[Value]] = field(default_factory=dict)
     files: dict[str, int] = field(default_factory=dict)
     globals: list[str] = field(default_factory=list)
@@ -99,10 +98,14 @@ class Code:
     turns: Turns | None = None
 
     def __post_init__(self) -> None:
-        self.used = frozenset([arg for value in self.order for arg in value.args])
-        for value in self.order:
-            if value.op is Op.RESULT:
-                self.results.setdefault(value.args[0], []).append(value)
+        for value in [value for value in self.order if value.op is Op.RESULT]:
+            self.results.setdefault(value.args[0], []).append(value)
+
+    def is_used(self, value: Value) -> bool:
+        """Whether something reads a value."""
+        if not self._used:
+            self._used = frozenset([arg for one in self.order for arg in one.args])
+        return value in self._used
 
     @property
     def index(self) -> DType:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from khaljit.tracer.build import Builder
-from khaljit.tracer.ir import Region, Value, effects, values
+from khaljit.tracer.ir import Region, Value, analysis, effects, values
 from khaljit.tracer.ops import Op
 
 __all__ = ["compared", "conditions", "is_plain", "leave_where", "varying", "way_out"]
@@ -56,10 +56,11 @@ def conditions(condition: Value) -> list[Value]:
     return [part for arg in condition.args for part in conditions(arg)]
 
 
-def varying(body: Region) -> set[Value]:
+@analysis
+def varying(body: Region) -> frozenset[Value]:
     """What depends on an iteration: parameters, effects, and what is computed from those."""
     inside = {*body.params, *effects(body)}
     for value in values(body):
         if not inside.isdisjoint(value.args):
             inside.add(value)
-    return inside
+    return frozenset(inside)

@@ -130,7 +130,7 @@ def _reads(body: Region) -> bool:
     )
 
 
-def _held(condition: Value, counter: Value, inside: set[Value]) -> Value | _Bound | None:
+def _held(condition: Value, counter: Value, inside: frozenset[Value]) -> Value | _Bound | None:
     """What a condition asks for to hold in all iterations, if that is told before them."""
     if condition not in inside:
         return condition

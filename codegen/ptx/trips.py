@@ -104,7 +104,7 @@ def _match(loop: Value, trace: Trace) -> _Stride | None:
 
 
 def _ends_alike(
-    body: Region, head: tuple[Value, ...], last: tuple[Value, ...], inside: set[Value]
+    body: Region, head: tuple[Value, ...], last: tuple[Value, ...], inside: frozenset[Value]
 ) -> bool:
     """Whether leaving at the end is the same as going on and leaving at the head."""
     after = dict(zip(body.params, body.end.args, strict=True))
