@@ -89,18 +89,19 @@ def _earliest(
     order: Sequence[Value], stands: dict[Value, _Use], tree: Sequence[Place]
 ) -> dict[Value, Place]:
     """The outermost place where the operands of each value exist, unless it is the top."""
-    top = tree[0]
-    earliest = {param: place for place in tree for param in place.region.params}
+    top, *inner = tree
+    earliest: dict[Value, Place] = {}
+    for place in inner:
+        earliest.update(dict.fromkeys(place.region.params, place))
+        earliest.update(dict.fromkeys(place.region.body, place))
     for value in order:
-        if value in stands:
-            deepest = stands[value][0]
-        else:
+        if value.args and value not in stands:
             deepest = top
             for operand in value.args:
                 if operand in earliest and earliest[operand].depth > deepest.depth:
                     deepest = earliest[operand]
-        if deepest is not top:
-            earliest[value] = deepest
+            if deepest is not top:
+                earliest[value] = deepest
     return earliest
 
 

@@ -110,10 +110,13 @@ class Maker:
 
         Elementary functions are left: what they are is what the legaliser expands them to.
         """
-        if not value.args or value.op in MATH or any(arg.op is not Op.CONST for arg in value.args):
+        args = value.args
+        if not args or args[0].op is not Op.CONST or value.op in MATH:
+            return None
+        if any(arg.op is not Op.CONST for arg in args):
             return None
         operands = []
-        for arg in value.args:
+        for arg in args:
             assert isinstance(arg.attr, int)
             operands.append(from_bits(arg.type, arg.attr, self._index_bits))
         types = tuple(arg.type for arg in value.args)
