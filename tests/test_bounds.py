@@ -449,6 +449,29 @@ def test_local_ids_are_below_the_workgroup_size() -> None:
     ) == [False, False, True, False, False, True, True]
 
 
+def test_items_of_fixed_arrays_have_axes_of_their_own_beside_other_scalars() -> None:
+    head = "kernel k workgroup=64,1,1 index=32 contract\n"
+    head += "array p: f32x4[?] contiguous aligned same_shape=0 same_view=0\nscalar i: i32\n"
+    body = """
+        {
+          %0: index = id global 0
+          %1: bool = lt %0, 9:index
+          %2: index = shape p 0
+          %3: bool = lt %0, %2
+          if %3 {
+            %4: f32 = load p[%0, 2:index] inner=[3, 4]
+            %5: f32 = load p[%0] leaf=12
+            %6: f32 = load p[%0, i] inner=[3, 4]
+            %7: f32 = load p[i] leaf=12
+            %8: f32 = load p[%0, 3:index] inner=[3, 4]
+            yield
+          }
+          yield
+        }
+        """
+    assert _checks(body, head) == [False, False, True, True, True]
+
+
 def test_narrow_types_and_masks_bound_what_indexes_a_table() -> None:
     head = _HEAD.replace("shared0: i32[64]", "shared0: i32[256]")
     assert _checks(
