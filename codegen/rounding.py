@@ -24,6 +24,7 @@ __all__ = [
     "integer_to_f32_odd",
     "integer_to_f32_odd_by_bits",
     "round_to_even",
+    "rounded_to_f16",
     "sum_to_odd",
     "trunc",
 ]
@@ -152,6 +153,21 @@ def f32_to_f16(w: Writer, x: Value) -> Value:
     result = w.select(w.lt(magnitude, 0x38800000), subnormal, normal)
     result = w.select(w.gt(magnitude, 0x7F800000), w.const(u32, 0x7E00), result)
     return w.cast(w.or_(result, sign), u16)
+
+
+def rounded_to_f16(w: Writer, x: Value) -> Value:
+    """f32 rounded to a number that f16 holds, and still an f32, by integers alone."""
+    bits = w.bits(x)
+    magnitude = w.and_(bits, 0x7FFFFFFF)
+    odd = w.and_(w.shr(magnitude, 13), 1)
+    normal = w.and_(w.add(w.add(magnitude, 0xFFF), odd), 0x7FFFE000)
+    normal = w.select(w.gt(normal, 0x477FE000), w.const(u32, 0x7F800000), normal)
+    # Subnormal: the last bit of 0.5 counts the smallest numbers of f16.
+    count = w.sub(w.bits(w.add(w.bitcast(magnitude, f32), 0.5)), 0x3F000000)
+    subnormal = w.bits(w.mul(w.cast(count, f32), 2.0**-24))
+    result = w.select(w.lt(magnitude, 0x38800000), subnormal, normal)
+    result = w.select(w.gt(magnitude, 0x7F800000), w.const(u32, 0x7FC00000), result)
+    return w.bitcast(w.or_(result, w.and_(bits, 0x80000000)), f32)
 
 
 def f16_to_f32(w: Writer, half: Value) -> Value:

@@ -12,6 +12,8 @@ from khaljit.codegen.caps import ROWS, Caps, row
 from khaljit.codegen.integers import in_width
 from khaljit.codegen.legalise import legalise
 from khaljit.codegen.operations import REFUSED, cells
+from khaljit.codegen.rounding import rounded_to_f16
+from khaljit.codegen.writing import Writer
 from khaljit.tracer.build import Builder
 from khaljit.tracer.dtypes import (
     ALL,
@@ -136,6 +138,23 @@ def test_every_f16_and_bf16_widens_and_comes_back_without_half_instructions() ->
         raw = every.view(memory_type(dtype))
         got = run_pointwise(_legal(trace, _BASE), [raw], dtype)
         assert bits_equal(dtype, raw, got).all()
+
+
+def test_f32_is_rounded_to_f16_by_integers() -> None:
+    halves = np.arange(0x7C01, dtype=np.uint16).view(np.float16).astype(np.float32)
+    middles = (halves[:-2] + halves[1:-1]) / 2
+    drawn = np.random.default_rng().integers(0, 1 << 32, 1 << 14, np.uint32).view(np.float32)
+    past = np.array([65519.99, 65520, 65536, np.nan, 2.0**-25, 2.0**-26, 1e-45], np.float32)
+    x = np.concatenate((halves, middles, np.nextafter(middles, 0), np.nextafter(middles, 1e9)))
+    x = np.concatenate((x, -x, drawn, past))
+
+    def rounded(builder: Builder, x: Value) -> Value:
+        writer = Writer(builder, lambda op, args, dtype: builder.pure(op, args, None, dtype))
+        return rounded_to_f16(writer, x)
+
+    got = run_pointwise(pointwise(rounded, (f32,), f32), [x], f32)
+    with np.errstate(all="ignore"):
+        assert bits_equal(f32, x.astype(np.float16).astype(np.float32), got).all()
 
 
 # Fused multiply-add.

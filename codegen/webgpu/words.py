@@ -35,7 +35,13 @@ from dataclasses import replace
 from typing import Final
 
 from khaljit.codegen.caps import Caps
-from khaljit.codegen.rounding import f16_to_f32, f32_to_f16, f64_to_f32_odd, sum_to_odd
+from khaljit.codegen.rounding import (
+    f16_to_f32,
+    f32_to_f16,
+    f64_to_f32_odd,
+    rounded_to_f16,
+    sum_to_odd,
+)
 from khaljit.codegen.webgpu.cells import Cell, find_cells, part_of
 from khaljit.codegen.webgpu.division import divided, root
 from khaljit.codegen.webgpu.expansions import (
@@ -94,14 +100,15 @@ class _Words(Rewriter):
     ) -> None:
         super().__init__(trace)
         self._arrays: Final = arrays
-        self._half: Final = _HALF_FAST if trace.options.fastmath else _HALF
-        self._corrects: Final = not (caps.rounded or trace.options.fastmath)
+        self._fast: Final = trace.options.fastmath
+        self._half: Final = _HALF_FAST if self._fast else _HALF
+        self._corrects: Final = not (caps.rounded or self._fast)
         self._parameters: Final = parameters
         self._bindings: Final = bindings
         self._cells: Final = find_cells(trace, caps, bindings)
         self._build: Final = folding(self.builder)
         self._write: Final = Writer(self.builder, self._plain)
-        self._sums: Final = Sums(self._write, self._zero, trace.options.fastmath)
+        self._sums: Final = Sums(self._write, self._zero, self._fast)
         self._places: Final = Places(self._write, caps)
         order = values(trace.body)
         self._used: Final = {arg for value in order for arg in value.args}
@@ -245,11 +252,19 @@ class _Words(Rewriter):
         return w.cast(self._computed(op, wide, f32, f32), f16)
 
     def _widened(self, x: Value) -> Value:
-        """An f16 as f32; constants stay such, since sums look at them."""
+        """An f16 as f32; constants stay such, since sums look at them.
+
+        NVIDIA's compiler leaves out a conversion to f16 and back, so there is none where an f16
+        was computed in f32.
+        """
         number = constant(x)
         if x.dtype is bool_:
             return x
-        return self._write.cast(x, f32) if number is None else self.builder.const(f32, number)
+        if number is not None:
+            return self.builder.const(f32, number)
+        if x.op is Op.CAST and x.args[0].dtype is f32 and not self._fast:
+            return rounded_to_f16(self._write, x.args[0])
+        return self._write.cast(x, f32)
 
     def _counted(self, op: Op, x: Value, dtype: DType) -> Value:
         if dtype in HELD:
@@ -294,10 +309,10 @@ class _Words(Rewriter):
         w = self._write
         if target is f16 and x.dtype is f64:
             x = f64_to_f32_odd(w, x)
+        if x.dtype is f16 and target is not f16:
+            x = self._widened(x)
         if target.is_float:
-            return w.cast(x, target)
-        if x.dtype is f16:
-            x = w.cast(x, f32)
+            return w.cast(x, target) if target is not x.dtype else x
         whole = saturated(w, x, self.dtype(target))
         if target not in HELD:
             return whole
