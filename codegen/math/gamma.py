@@ -222,29 +222,29 @@ def tgamma(x: Num, rare: Rare) -> Num:
     factor, factor_rest = add_ordered(x.of(start), inverse * horner(inverse, others))
     top, top_rest = multiply_exactly(y, factor)
     top_rest = fma(y, factor_rest, top_rest)
-    # Half of the scaling comes before the division, so that neither part overflows alone.
-    first = k >> 1
-    power = power_of_two(first, x.dtype)
-    top, top_rest = top * power, top_rest * power
 
     def slow() -> tuple[Num, ...]:
         """Of negative numbers by reflection, and of those of which 1 / a may be infinite."""
+        # Half of the scaling comes before the division, so that neither part overflows alone.
+        first = k >> 1
+        power = power_of_two(first, x.dtype)
         d, half = _fraction(magnitude)
         down, down_rest = _reflection(d, factor, factor_rest)
         result = _divide(
-            (select(negative, y * power, top), select(negative, zero, top_rest)),
+            (select(negative, y, top) * power, select(negative, zero, top_rest) * power),
             (select(negative, down, a), select(negative, down_rest, zero)),
         )
         odd = half.op(Op.FLOOR).ne(half)
         result = select(negative & ~odd, -result, result)
-        return (select(d.eq(0.0) & (x < 0.0), x.of(math.nan), result),)
+        result = select(d.eq(0.0) & (x < 0.0), x.of(math.nan), result)
+        return (result * power_of_two(k - first, x.dtype),)
 
     divisor = select(below, a, unit)
     reciprocal = quotient(1.0, divisor)
     plain = top * reciprocal
     plain = fma(fma(-plain, divisor, top) + top_rest, reciprocal, plain)
+    plain = plain * power_of_two(k, x.dtype)
     (result,) = either(x < 2.0 ** -(x.format.bias // 2), rare, slow, (plain,))
-    result = result * power_of_two(k - first, x.dtype)
     return select(x > table.overflow, x.of(math.inf), result)
 
 
@@ -273,7 +273,7 @@ def _exponent(b: Num, lost: Num) -> tuple[Num, Num, Num]:
     ``lost`` more of b counts by the derivative of log Gamma, about log b - 1 / (2 b).
     """
     table = _TABLES[b.dtype]
-    inverse = quotient(1.0, b + table.pole)
+    inverse = quotient(1.0, b + table.pole if table.pole else b)
     high, low = log2_of_normal(b)
     unit, unit_rest = table.log2_e
     less = b - 0.5
