@@ -8,7 +8,6 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Final
 
-from khaljit import compiler
 from khaljit.backends.base import Device, Target
 from khaljit.backends.cpu.device import CpuDevice  # the default: most processes have a use for it
 from khaljit.cache import place
@@ -24,11 +23,13 @@ def _cpu(number: int | None, **options: Any) -> Device:
 
 
 def _cuda(number: int | None) -> Device:
+    from khaljit.backends.cuda import driver
     from khaljit.backends.cuda.device import CudaDevice
+    from khaljit.rehearsal import rehearsing
 
-    made = CudaDevice(number or 0)
-    compiler.ready()
-    return made
+    driver.library()
+    with rehearsing("cuda:sm_90"):  # the driver takes its time from here on
+        return CudaDevice(number or 0)
 
 
 def _interpreter(number: int | None) -> Device:
