@@ -374,3 +374,20 @@ def test_an_atomic_whose_old_value_is_not_read_is_a_reduction() -> None:
     text = emit(recorded(count, [("out", argument(i32)), ("x", argument(i32))])).text
     assert "red.relaxed.gpu.global.add.u32" in text
     assert "atom." not in text
+
+
+@pytest.mark.parametrize("dtype", [i32, u32], ids=str)
+def test_what_an_assembler_makes_of_extremes_is_written_otherwise(dtype: DType) -> None:
+    """ptxas 13.0 gets negations in extremes of three wrong, and clamped numbers' equality."""
+
+    def function(x: Any, out: Any) -> None:
+        i = kj.global_id(0)
+        a, b = x[i], x[i + 1]
+        out[i] = kj.max(kj.max(a, -b), x[i + 2]) + dtype(kj.max(kj.max(a, b), 0) == a)
+
+    arguments = [(name, argument(dtype)) for name in ("x", "out")]
+    text = emit(recorded(function, arguments)).text
+    assert "not.b32" in text
+    assert not re.search(r"neg\.|sub\.u32 \S+ 0,", text)
+    assert "setp.eq.b32" in text
+    assert not re.search(r"setp\.(eq|ne)\.[su]32", text)

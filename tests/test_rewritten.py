@@ -637,7 +637,7 @@ else:
 """
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 def test_a_forked_process_keeps_too(path: Path) -> None:
     command = [sys.executable, "-c", FORK.format(folder=str(path.parent))]
     assert subprocess.check_output(command, text=True) == "4\n"
