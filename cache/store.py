@@ -139,6 +139,12 @@ class Store:
             self._outcomes[found.outcome] += 1
         return found
 
+    def open_ahead(self) -> None:
+        """Open the index, which else the first `put` does; that meets anew what goes wrong."""
+        self._check_process()
+        if self.writer is not None and self.writer.works:
+            self.writer.open_ahead()
+
     def put(self, key: Key, artifact: Artifact) -> None:
         """Keep an artifact."""
         self._check_process()

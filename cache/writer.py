@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Protocol, final
 
 from khaljit.cache import place
@@ -51,6 +52,12 @@ class Writer:
         """What belongs to one process."""
         self._lock = threading.Lock()
         self._index: Index | None = None
+
+    def open_ahead(self) -> None:
+        """Open the index before it is used; what goes wrong is for the use to meet and to tell."""
+        with suppress(OSError, CacheStoreError), self._lock:
+            if self._index is None:
+                self._index = self._open()
 
     def use(self, work: Callable[[Index], None]) -> None:
         """Do something with the index; no failure gets out but as trouble."""

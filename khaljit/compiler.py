@@ -9,11 +9,12 @@ import copy
 import threading
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
+from khaljit.aside import Aside
 from khaljit.backends.base import Target
 from khaljit.cache.artifact import Artifact
 from khaljit.cache.errors import CacheStoreError
@@ -116,6 +117,8 @@ def compile_trace(trace: Trace, target: Target, origin: Origin | None = None) ->
         origin: of the trace, where it is known: for lists, for ``KHALJIT_RECORD``, for the salt.
     """
     trace, name = canonical_key(trace, target, origin)
+    if not target.kept:
+        return Compiled(trace, name, target.compile(trace), False, origin)
     if origin is not None:
         origin.record(target.text)
     with _errors():
@@ -180,17 +183,31 @@ def _build(trace: Trace, name: Key, target: Target, origin: Origin | None) -> Co
             return Compiled(trace, name, building.artifact, True, origin)
         _count("compiled")
         began = time.perf_counter()
-        artifact = _compiled(trace, name, target, origin)
+        aside = Aside(lambda: _for_keeping(target, origin))
+        artifact = _compiled(trace, name, target, origin, aside.start)
         milliseconds = 1e3 * (time.perf_counter() - began)
         log("compile", f"{trace.name} for {target.text} in {milliseconds:.1f} ms")
-        if origin is not None:
-            artifact = artifact.told(origin.about(target.text))
-        if not RUNNING.have_changed():
+        about, keeps = aside.result()
+        artifact = artifact.told(about)
+        if keeps:
             store().put(name, artifact)
         return Compiled(trace, name, artifact, False, origin)
 
 
-def _compiled(trace: Trace, name: Key, target: Target, origin: Origin | None) -> Artifact:
+def _for_keeping(target: Target, origin: Origin | None) -> tuple[dict[str, Any], bool]:
+    """What the cache's lists say of code that is made now, and whether it may be kept."""
+    store().open_ahead()
+    about = {} if origin is None else origin.about(target.text)
+    return about, not RUNNING.have_changed()
+
+
+def _compiled(
+    trace: Trace,
+    name: Key,
+    target: Target,
+    origin: Origin | None,
+    emitted: Callable[[], None],
+) -> Artifact:
     """What a target makes of a trace; what failed once fails at once, with the same error."""
     place = (name, trace.name, trace.sites, origin and origin.kernel.__wrapped__.__code__)
     with _LOCK:
@@ -200,7 +217,7 @@ def _compiled(trace: Trace, name: Key, target: Target, origin: Origin | None) ->
     from khaljit.tracer.passes.contract import contract  # a pass, for those who compile
 
     try:
-        return target.compile(contract(trace))
+        return target.compile(contract(trace), emitted)
     except (CapabilityError, InternalError, TraceError) as error:  # others may pass
         with _LOCK:
             _FAILED[place] = copy.copy(error)

@@ -23,13 +23,10 @@ def _cpu(number: int | None, **options: Any) -> Device:
 
 
 def _cuda(number: int | None) -> Device:
-    from khaljit.backends.cuda import driver
     from khaljit.backends.cuda.device import CudaDevice
     from khaljit.rehearsal import rehearsing
 
-    driver.library()
-    with rehearsing("cuda:sm_90"):  # the driver takes its time from here on
-        return CudaDevice(number or 0)
+    return CudaDevice(number or 0, meanwhile=rehearsing("cuda:sm_90", "ptx"))
 
 
 def _interpreter(number: int | None) -> Device:

@@ -10,8 +10,9 @@ import functools
 import inspect
 import threading
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import FunctionType
 from typing import Any, Final, final
 
@@ -38,8 +39,12 @@ from khaljit.tracer.ir import Options, Trace
 from khaljit.tracer.record import Recording, record
 from khaljit.tracer.recorder import recording, user_site
 from khaljit.tracer.records import dataclass
+from khaljit.tracer.rewrite import rewrite
 
-__all__ = ["Kernel", "Launch", "jit"]
+__all__ = ["Kernel", "Launch", "jit", "recent"]
+
+# The kernels made last: those that a program has when it opens a device
+_RECENT: Final[deque[weakref.ref[Kernel]]] = deque(maxlen=64)
 
 
 def jit(
@@ -153,6 +158,7 @@ class Kernel(KernelBase):
         self._lock = threading.Lock()
         self._parameters: Parameters | None = None
         self._bound: weakref.WeakKeyDictionary[Any, Kernel] | None = None
+        _RECENT.append(weakref.ref(self))
 
     def __repr__(self) -> str:
         return f"<khaljit kernel {self.name}>"
@@ -325,6 +331,11 @@ class Kernel(KernelBase):
         sizes = self._settings.workgroup or (1, 1, 1)
         return max(count * size for count, size in zip(groups, sizes, strict=True))
 
+    def rewrite_ahead(self) -> None:
+        """Have the function rewritten before it is recorded, which then tells what is wrong."""
+        with suppress(TraceError):
+            rewrite(self._function, REWRITTEN)
+
     # Looking.
 
     def trace(self, *args: Any, **kwargs: Any) -> Trace:
@@ -409,6 +420,12 @@ class Kernel(KernelBase):
     def cache_info(self) -> dict[str, int]:
         """How often this kernel was recorded, compiled, and found in the cache."""
         return {name: self._counts[name] for name in ("recorded", "compiled", "cached")}
+
+
+def recent() -> list[Kernel]:
+    """The kernels that were made last and are still there, the latest first."""
+    found = [reference() for reference in reversed(tuple(_RECENT))]
+    return [kernel for kernel in found if kernel is not None]
 
 
 def _called_in_a_kernel(name: str) -> TraceError:

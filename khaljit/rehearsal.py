@@ -1,63 +1,111 @@
-"""A kernel that is recorded for practice, while a device is opened.
+"""A first launch for practice, while a device is opened.
 
 Python runs code several times as slowly the first time in a process as later, and most of a first
 launch is such code. Opening a GPU is waiting for its driver, which leaves the interpreter alone, so
-meanwhile a thread records a kernel that nobody asked for, and makes its key. The first launch that
-somebody asks for then takes about a quarter less. Nothing is compiled or run.
+meanwhile a thread launches a kernel that nobody asked for, on a device that runs nothing, and
+fetches the rewritten code of the program's own kernels. Where one of these was not kept, it is
+new, and will be compiled: then that is practised too. All ends when the device is there.
 """
 
 from __future__ import annotations
 
+import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from functools import lru_cache
-
-import numpy as np
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib import import_module
+from typing import Final
 
 import khaljit as kj
 from khaljit import compiler
+from khaljit.backends.null import NullDevice
+from khaljit.devices import target
+from khaljit.jit import recent
 from khaljit.logs import log
 
 __all__ = ["rehearse", "rehearsing"]
 
+TIMES: Final = 3  # a fourth makes little difference
+
+# The modules of a compilation, each of which is a step of its own
+_COMPILING: Final = (
+    "tracer.passes.contract",
+    "backends.stages",
+    "codegen.ptx.emit",
+    "signature_text",
+    "cache.filesystems",
+    "cache.flight",
+    "cache.index",
+)
+
 
 @contextmanager
-def rehearsing(name: str) -> Iterator[None]:
-    """Rehearse in a thread while the block waits for a driver, the first time in a process.
-
-    Args:
-        name: a target's, such as ``cuda:sm_90``.
-    """
-    thread = threading.Thread(target=_quietly, args=(name,), name="khaljit rehearsal", daemon=True)
+def rehearsing(name: str, stage: str) -> Iterator[None]:
+    """Rehearse in a thread while the block waits for a driver; see `rehearse`."""
+    over = threading.Event()
+    thread = threading.Thread(
+        target=_quietly, args=(name, stage, over.is_set), name="khaljit rehearsal", daemon=True
+    )
     thread.start()
     try:
         yield
     finally:
+        over.set()
         thread.join()
 
 
-def _quietly(name: str) -> None:
+def _quietly(name: str, stage: str, is_over: Callable[[], bool]) -> None:
     try:
-        rehearse(name)
+        rehearse(name, stage, is_over)
     except Exception as error:  # whose kernel it matters for is told then
         log("compile", f"the rehearsal for {name} failed: {error}")
 
 
-@lru_cache(maxsize=8)
-def rehearse(name: str) -> str:
-    """Record a kernel and make its key, which is given back, for a target."""
+def rehearse(name: str, stage: str, is_over: Callable[[], bool] = lambda: False) -> None:
+    """Practise, step by step, until it is over.
+
+    Args:
+        name: a target's, such as ``cuda:sm_90``.
+        stage: of its code, up to which a compilation is practised.
+    """
+    for _ in _steps(name, stage):
+        if is_over():
+            return
+
+
+def _steps(name: str, stage: str) -> Iterator[None]:
     compiler.ready()
-    x, y = np.zeros(1, np.float32), np.zeros(1, np.float32)
-    return compiler.canonical_key(*_practice.request(x, y, 1.0, target=name))[1]
+    yield
+    device = NullDevice()
+    x, y = device.zeros(1), device.zeros(1)
+    for _ in range(TIMES):
+        kj.jit(_practice)[1](x, y, 1.0)  # another kernel each time, with plans of its own
+        yield
+    for kernel in recent():
+        kernel.rewrite_ahead()
+        yield
+    if "khaljit.tracer.syntax.functions" not in sys.modules:  # all were kept
+        return
+    for module in _COMPILING:
+        with suppress(ImportError):  # a Python without SQLite has no index
+            import_module(f"khaljit.{module}")
+        yield
+    for _ in range(TIMES):
+        kj.jit(_practice).source(stage, x, y, 1.0, target=name)
+        yield
+    target(name).load_tools()
 
 
-@kj.jit
 def _practice(x: kj.Array1[kj.f32], y: kj.Array1[kj.f32], a: kj.f32) -> None:
     """Some of what most kernels are made of."""
     i = kj.global_id(0)
     if i < y.size:
-        total = 0.0
+        total, weight = 0.0, 0.0
         for j in range(x.size):
-            total += a * kj.sqrt(x[j] * x[j] + 1.0)
-        y[i] = total
+            difference = x[j] - x[i]
+            inverse = 1.0 / kj.sqrt(difference * difference + 0.01)
+            weight += inverse
+            total += inverse * a
+        y[i] = total * y[i] + weight
+        if total > weight:
+            y[i] = weight

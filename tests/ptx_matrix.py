@@ -44,9 +44,9 @@ def pytest_configure(config: pytest.Config) -> None:
     target: Any = reference.TraceTarget
     before = target.compile
 
-    def compile_(self: Any, trace: Trace) -> Artifact:
+    def compile_(self: Any, trace: Trace, *emitted: Any) -> Artifact:
         _TRACES.append(trace)
-        found: Artifact = before(self, trace)
+        found: Artifact = before(self, trace, *emitted)
         return found
 
     target.compile = compile_

@@ -153,8 +153,8 @@ def test_what_was_just_compiled_and_cannot_be_loaded_is_an_error(
 ) -> None:
     compile_ = Cpu.compile
 
-    def bad(self: Cpu, trace: Trace) -> Artifact:
-        found = compile_(self, trace)
+    def bad(self: Cpu, trace: Trace, *emitted: Any) -> Artifact:
+        found = compile_(self, trace, *emitted)
         return Artifact(b"\x7fELF of another world", found.plan, found.tool)
 
     monkeypatch.setattr(Cpu, "compile", bad)
@@ -217,9 +217,9 @@ def test_a_compilation_that_failed_fails_again_with_the_same_error(
     calls: list[Trace] = []
     compile_ = Cpu.compile
 
-    def counted(self: Cpu, trace: Trace) -> Artifact:
+    def counted(self: Cpu, trace: Trace, *emitted: Any) -> Artifact:
         calls.append(trace)
-        return compile_(self, trace)
+        return compile_(self, trace, *emitted)
 
     monkeypatch.setattr(Cpu, "compile", counted)
     kernel = too_large()
@@ -262,7 +262,7 @@ def test_what_may_pass_is_tried_again(fresh: Path, monkeypatch: pytest.MonkeyPat
     """A tool that is installed while the process runs is found."""
     compile_ = Cpu.compile
 
-    def missing(self: Cpu, trace: Trace) -> Artifact:
+    def missing(self: Cpu, trace: Trace, *emitted: Any) -> Artifact:
         raise kj.DeviceError("no compiler is here", mend="pip install llvmlite")
 
     monkeypatch.setattr(Cpu, "compile", missing)

@@ -151,8 +151,8 @@ def test_what_a_compiler_gives_is_in_no_key(fresh: Path, monkeypatch: pytest.Mon
     """cupy/cupy#7345: it may hold random names."""
     compile_ = Cpu.compile
 
-    def random(self: Cpu, trace: Trace) -> Artifact:
-        found = compile_(self, trace)
+    def random(self: Cpu, trace: Trace, *emitted: Any) -> Artifact:
+        found = compile_(self, trace, *emitted)
         return Artifact(found.payload, found.plan, found.tool, text=os.urandom(8).hex())
 
     monkeypatch.setattr(Cpu, "compile", random)

@@ -129,7 +129,7 @@ def test_several_processes_record_into_one_file_however_they_end(tmp_path: Path)
         subprocess.Popen(
             [sys.executable, "program.py", kind, "die"],
             cwd=tmp_path,
-            env={**os.environ, **environment, "KHALJIT_DEVICE": "null"},
+            env={**os.environ, **environment, "KHALJIT_DEVICE": "interpreter"},
         )
         for kind in kinds
     ]

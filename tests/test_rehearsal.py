@@ -1,46 +1,137 @@
-"""A kernel is recorded for practice while the driver of a GPU is waited for."""
+"""A first launch is practised while the driver of a GPU is waited for."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 import threading
+from collections.abc import Callable, Iterator
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import khaljit as kj
 from khaljit import compiler, rehearsal
 from khaljit.backends.cuda import driver
+from khaljit.jit import Kernel
 from tests.fake_cuda import FakeDriver
+
+PROGRAM = """
+import json, sys
+import khaljit as kj
+from khaljit.rehearsal import rehearse
+
+@kj.jit
+def double(x: kj.Array1[kj.f32]) -> None:
+    i = kj.global_id(0)
+    if i < x.size:
+        x[i] += x[i]
+
+rehearse("cuda:sm_90", "ptx")
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def _square(x: kj.Array1[kj.f32]) -> None:
+    i = kj.global_id(0)
+    if i < x.size:
+        x[i] *= x[i]
 
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    """A driver that takes as long for a context as the rehearsal does."""
     found = FakeDriver()
+    retain = found.cuDevicePrimaryCtxRetain
+
+    def waits(*args: Any) -> Any:
+        for thread in _rehearsals():
+            thread.join()
+        return retain(*args)
+
+    monkeypatch.setattr(found, "cuDevicePrimaryCtxRetain", waits)
     monkeypatch.setattr(driver, "library", lambda: found)
     monkeypatch.setattr(import_module("khaljit.devices"), "_OPEN", {})
-    rehearsal.rehearse.cache_clear()
     return found
 
 
+def _rehearsals() -> list[threading.Thread]:
+    return [one for one in threading.enumerate() if one.name == "khaljit rehearsal"]
+
+
 @pytest.mark.usefixtures("fake")
-def test_opening_a_gpu_rehearses_and_neither_compiles_nor_looks_anything_up() -> None:
+def test_opening_a_gpu_practises_and_neither_compiles_nor_looks_anything_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    launched: list[str] = []
+    monkeypatch.setattr(rehearsal, "_practice", _noted(launched))
+    monkeypatch.setenv("KHALJIT_RECORD", "nothing/goes/here.json")
     counts, info = dict(compiler.COUNTS), kj.cache_info()
     kj.device("cuda")
-    assert rehearsal.rehearse.cache_info().currsize == 1
-    assert not any(thread.name == "khaljit rehearsal" for thread in threading.enumerate())
+    assert launched.count("launched") >= rehearsal.TIMES
+    assert not _rehearsals()
     assert dict(compiler.COUNTS) == counts
-    assert (kj.cache_info().hits, kj.cache_info().misses) == (info.hits, info.misses)
-    key = rehearsal.rehearse("cuda:sm_90")
-    assert rehearsal.rehearse("cuda:sm_80") != key
-    rehearsal.rehearse.cache_clear()
-    assert rehearsal.rehearse("cuda:sm_90") == key
+    after = kj.cache_info()
+    assert (after.hits, after.misses, after.entries) == (info.hits, info.misses, info.entries)
+
+
+def _noted(launched: list[str]) -> Callable[..., None]:
+    def practice(x: kj.Array1[kj.f32], y: kj.Array1[kj.f32], a: kj.f32) -> None:
+        launched.append("launched")
+        y[0] = a * x[0]
+
+    return practice
+
+
+@pytest.mark.usefixtures("fake")
+def test_the_programs_own_kernels_are_rewritten_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    ahead = Kernel.rewrite_ahead
+
+    def noting(kernel: Kernel) -> None:
+        asked.append(kernel.name)
+        ahead(kernel)
+
+    monkeypatch.setattr(Kernel, "rewrite_ahead", noting)
+    kernel = kj.jit(name="just made")(_square)
+    kj.device("cuda")
+    assert kernel.name in asked
+
+
+def test_what_cannot_be_rewritten_is_told_by_its_launch() -> None:
+    @kj.jit
+    def wrong(x: kj.Array1[kj.f32]) -> None:
+        try:
+            x[0] = 1.0
+        finally:
+            pass
+
+    wrong.rewrite_ahead()
+    with pytest.raises(kj.TraceError, match="try"):
+        wrong.trace("f32[:]")
+
+
+def test_a_rehearsal_ends_when_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[int] = []
+
+    def steps(name: str, stage: str) -> Iterator[None]:
+        for number in range(9):
+            done.append(number)
+            yield
+
+    monkeypatch.setattr(rehearsal, "_steps", steps)
+    rehearsal.rehearse("cuda:sm_90", "ptx", lambda: len(done) == 2)
+    assert done == [0, 1]
 
 
 @pytest.mark.usefixtures("fake")
 def test_a_rehearsal_that_fails_is_told_in_the_log_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(name: str) -> str:
+    def fails(name: str, stage: str, is_over: object) -> None:
         raise RuntimeError(f"not for {name}")
 
     monkeypatch.setattr(rehearsal, "rehearse", fails)
@@ -53,9 +144,27 @@ def test_where_no_driver_is_nothing_is_rehearsed(monkeypatch: pytest.MonkeyPatch
     def missing() -> None:
         raise kj.DeviceError("no driver")
 
+    began: list[str] = []
+    monkeypatch.setattr(rehearsal, "rehearse", lambda name, *_: began.append(name))
     monkeypatch.setattr(driver, "library", missing)
     monkeypatch.setattr(import_module("khaljit.devices"), "_OPEN", {})
-    rehearsal.rehearse.cache_clear()
     with pytest.raises(kj.DeviceError, match="no driver"):
         kj.device("cuda")
-    assert rehearsal.rehearse.cache_info().currsize == 0
+    assert not began
+
+
+def test_a_compilation_is_practised_where_a_kernel_is_new(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KHALJIT_CACHE_DIR", str(tmp_path / "cache"))
+    path = tmp_path / "program.py"
+    path.write_text(PROGRAM)
+    assert "khaljit.codegen.ptx.emit" in _modules(path)  # and the rewritten code is kept
+    assert not {"khaljit.codegen.ptx.emit", "cuda.bindings.nvjitlink"} & _modules(path)
+    path.write_text(PROGRAM.replace("+=", "*="))
+    assert "khaljit.codegen.ptx.emit" in _modules(path)
+
+
+def _modules(path: Path) -> set[str]:
+    done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True, check=True)
+    return set(json.loads(done.stdout))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, final
@@ -59,6 +59,7 @@ __all__ = [
     "Pending",
     "Target",
     "Timer",
+    "idle",
 ]
 
 # What to do instead of what a capture refuses.
@@ -68,11 +69,16 @@ WRITING: Final = "write it before graph.launch(), or copy from an array of the d
 WAITING: Final = "wait after graph.launch()"
 
 
+def idle() -> None:
+    """Use no time of an assembler's."""
+
+
 class Target(ABC):
     """What code is made for: an instruction set, its capabilities, and the tools to assemble it."""
 
     name: str
     reports: ClassVar[bool] = True  # its code keeps what a kernel says for the host to read
+    kept: bool = True  # its code, in the cache
 
     @property
     def text(self) -> str:
@@ -90,8 +96,13 @@ class Target(ABC):
         it."""
 
     @abstractmethod
-    def compile(self, trace: Trace) -> Artifact:
-        """Optimise, legalise, emit and assemble a canonical trace."""
+    def compile(self, trace: Trace, emitted: Callable[[], None] = idle) -> Artifact:
+        """Optimise, legalise, emit and assemble a canonical trace.
+
+        Args:
+            emitted: called when only the assembler is left to run, which leaves the interpreter
+                alone. Targets that have none do not call it.
+        """
 
     @abstractmethod
     def show(self, trace: Trace, stage: str) -> str:
@@ -101,6 +112,9 @@ class Target(ABC):
         """Targets whose code runs here too, best first, where this one's cannot be made: what an
         imported cache holds of them is better than nothing."""
         return ()
+
+    def load_tools(self) -> None:  # noqa: B027  # most load none
+        """Load what assembles here, which else the first compilation does."""
 
     def tool_version(self, name: str) -> str | None:
         """The version of an assembling tool that is installed here; None where none is."""

@@ -26,7 +26,7 @@ class NullDevice(HostDevice):
 
     def __init__(self) -> None:
         self.name = "null"
-        self.target = TraceTarget("null")
+        self.target = TraceTarget("null", kept=False)
 
     def load_artifact(self, artifact: Artifact, trace: Trace) -> Loaded:
         """Nothing to load."""

@@ -5,12 +5,12 @@ It is slow, needs no compiler, and is what every other backend is compared with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, final
 
 import numpy as np
 
-from khaljit.backends.base import Loaded, Target
+from khaljit.backends.base import Loaded, Target, idle
 from khaljit.backends.host import HostDevice, host_array
 from khaljit.backends.reporting import failure
 from khaljit.cache.artifact import Artifact
@@ -28,20 +28,25 @@ __all__ = ["InterpreterDevice", "TraceTarget"]
 
 @final
 class TraceTarget(Target):
-    """The trace itself is the code."""
+    """The trace itself is the code.
+
+    Args:
+        kept: whether uses of it are counted and recorded as those of other targets are.
+    """
 
     reports: ClassVar[bool] = False
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, *, kept: bool = True) -> None:
         self.name = name
+        self.kept = kept
 
     def key_parts(self) -> Mapping[str, object]:
         """The trace is all."""
         return {"kind": self.name}
 
-    def compile(self, trace: Trace) -> Artifact:
+    def compile(self, trace: Trace, emitted: Callable[[], None] = idle) -> Artifact:
         """There is nothing to compile; only `load` sees the trace."""
-        del trace
+        del trace, emitted
         return Artifact(b"", {}, None)
 
     def show(self, trace: Trace, stage: str) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from typing import Final, final
 
-from khaljit.backends.base import Target
+from khaljit.backends.base import Target, idle
 from khaljit.cache.artifact import Artifact
 from khaljit.codegen.llvm.target import LEVELS, CpuTarget
 from khaljit.tracer.errors import ArgumentValueError, DeviceError
@@ -59,7 +59,7 @@ class Cpu(Target):
         """The level and what it stands for, features and operating system."""
         return {"kind": "cpu", "cpu": self.cpu, "level": self.cpu.facts}
 
-    def compile(self, trace: Trace) -> Artifact:
+    def compile(self, trace: Trace, emitted: Callable[[], None] = idle) -> Artifact:
         """Object code, with what its launch needs."""
         tool = _llvmlite_version()
         if tool is None:
@@ -83,6 +83,7 @@ class Cpu(Target):
             "arena": program.arena,
             "cost": cost(legal),
         }
+        emitted()
         payload = assemble(program.text, self.cpu)
         return Artifact(payload, plan, ("llvmlite", tool), text=program.text)
 

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from khaljit.tracer.errors import InternalError
 
-__all__ = ["TOOLS", "assemble", "tool_path", "tool_version"]
+__all__ = ["TOOLS", "assemble", "load", "tool_path", "tool_version"]
 
 TOOLS: Final = ("nvjitlink", "ptxas")
 
@@ -37,6 +37,12 @@ def assemble(ptx: str, architecture: str) -> tuple[bytes, tuple[str, str] | None
     if version is not None:
         return _by_ptxas(ptx, architecture), ("ptxas", version)
     return ptx.encode(), None
+
+
+def load() -> None:
+    """Load the library that `assemble` would."""
+    if os.environ.get("KHALJIT_CUDA_KEEP_PTX") != "1" and tool_version("nvjitlink") is not None:
+        _nvjitlink()
 
 
 def tool_version(name: str) -> str | None:

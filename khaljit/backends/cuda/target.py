@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, final
 
-from khaljit.backends.base import Target
+from khaljit.backends.base import Target, idle
 from khaljit.backends.cuda import assemble as assembling
 from khaljit.cache.artifact import Artifact
 from khaljit.codegen.caps import row
@@ -89,9 +89,10 @@ class Cuda(Target):
         keep = os.environ.get("KHALJIT_CUDA_KEEP_PTX") == "1"
         return {"kind": self.name, "form": self.form, "keep_ptx": keep}
 
-    def compile(self, trace: Trace) -> Artifact:
+    def compile(self, trace: Trace, emitted: Callable[[], None] = idle) -> Artifact:
         """A cubin where a tool is here, else PTX; with what the launch needs."""
         program = self._program(trace)
+        emitted()
         if self.portable:
             payload, tool = program.text.encode(), None
         else:
@@ -126,6 +127,10 @@ class Cuda(Target):
 
         codes = {"ptx": ptx, "sass": lambda legal: disassembly(ptx(legal), self.architecture)}
         return stages.show(trace, stage, self.name, row(f"ptx:{self.architecture}"), codes)
+
+    def load_tools(self) -> None:
+        """nvJitLink; the others are no libraries."""
+        assembling.load()
 
     def tool_version(self, name: str) -> str | None:
         """The version of nvJitLink or ptxas here."""
