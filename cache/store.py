@@ -162,7 +162,7 @@ class Store:
             return None
         kept = artifact if place.keeps_text() else artifact.without_text()
         data = pack(key, kept)
-        self.writer.use(lambda index: index.put(identity(key, artifact), data))
+        self.writer.put(identity(key, artifact), data)
         return data
 
     def forget(self, key: Key) -> None:

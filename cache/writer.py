@@ -52,23 +52,44 @@ class Writer:
         """What belongs to one process."""
         self._lock = threading.Lock()
         self._index: Index | None = None
+        self._failure: OSError | CacheStoreError | None = None
 
     def open_ahead(self) -> None:
-        """Open the index before it is used; what goes wrong is for the use to meet and to tell."""
-        with suppress(OSError, CacheStoreError), self._lock:
-            if self._index is None:
-                self._index = self._open()
+        """Open the index before it is used; what goes wrong is for the use to tell."""
+        with self._lock:
+            if self._index is None and self._failure is None:
+                try:
+                    self._index = self._open()
+                except (OSError, CacheStoreError) as error:
+                    self._failure = error
 
-    def use(self, work: Callable[[Index], None]) -> None:
-        """Do something with the index; no failure gets out but as trouble."""
+    def put(self, identity: str, data: bytes) -> None:
+        """Write an entry; where its index cannot be used, at least its file, which others adopt."""
+        self.use(
+            lambda index: index.put(identity, data), lambda: self._files.publish(identity, data)
+        )
+
+    def use(
+        self, work: Callable[[Index], None], otherwise: Callable[[], object] | None = None
+    ) -> None:
+        """Do something with the index; no failure gets out but as trouble.
+
+        Args:
+            otherwise: what may be done where nothing is wrong but that the index is not to be had.
+        """
         try:
             with self._lock:
                 if self._index is None:
+                    if self._failure is not None:
+                        raise self._failure
                     self._index = self._open()
                 index = self._index
             work(index)
         except OSError as error:
             self.works = False
+            if otherwise is not None:
+                with suppress(OSError):
+                    otherwise()
             self._trouble.tell(
                 CacheStoreError(
                     f"the cache in {self._files.root} cannot be written to ({error})", MEND

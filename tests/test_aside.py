@@ -13,6 +13,7 @@ from khaljit.aside import Aside
 from khaljit.backends.cuda.target import Cuda
 from khaljit.cache.errors import CacheWarning
 from khaljit.cache.store import Store
+from khaljit.cache.writer import Index, Writer
 from khaljit.devices import target
 from khaljit.tracer.passes.contract import contract
 
@@ -79,7 +80,9 @@ def test_targets_with_an_assembler_say_when_it_runs(
     assert said == ["emitted", "assembles"]
 
 
-def test_an_index_that_cannot_be_opened_ahead_is_told_by_what_needs_it(tmp_path: Path) -> None:
+def test_an_index_that_cannot_be_opened_ahead_is_told_by_what_needs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = tmp_path / "cache"
     store = Store.open(folder)
     made = target("null").compile(contract(scale.trace("f32[:], f32")))
@@ -87,8 +90,17 @@ def test_an_index_that_cannot_be_opened_ahead_is_told_by_what_needs_it(tmp_path:
     assert store.files is not None
     Path(store.files.root).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     Path(store.files.root).write_text("no folder")
+    tried: list[Writer] = []
+    open_ = Writer._open
+
+    def counted(writer: Writer) -> Index:
+        tried.append(writer)
+        return open_(writer)
+
+    monkeypatch.setattr(Writer, "_open", counted)
     store.open_ahead()  # no warning, which would be an error here
     with pytest.warns(CacheWarning, match="cannot be written to"):
         store.put(key, made)
-    store.open_ahead()  # given up: nothing is tried again
+    store.open_ahead()
+    assert len(tried) == 1, "what went wrong ahead is not tried again"
     assert store.get(key, lambda name: None) == made

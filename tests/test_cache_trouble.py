@@ -661,6 +661,7 @@ def test_a_locked_index_is_not_waited_for_long(
             store.put(numbered(2), artifact(2))
         goes_on_in_memory(store)
         assert time.monotonic() - begun < 20
+        assert Store.open(folder).get(numbered(2), none) == artifact(2), "its file is kept"
         holder.execute("ROLLBACK")
     Store.open(folder).put(numbered(3), artifact(3))
     assert Store.open(folder).get(numbered(3), none) == artifact(3)
