@@ -77,9 +77,9 @@ def _steps(name: str, stage: str) -> Iterator[None]:
     compiler.ready()
     yield
     device = NullDevice()
-    x, y = device.zeros(1), device.zeros(1)
+    arguments = device.zeros(1), device.zeros(1), device.zeros((1, 1)), 1.0
     for _ in range(TIMES):
-        kj.jit(_practice)[1](x, y, 1.0)  # another kernel each time, with plans of its own
+        kj.jit(_practice)[1](*arguments)  # another kernel each time, with plans of its own
         yield
     for kernel in recent():
         kernel.rewrite_ahead()
@@ -91,21 +91,21 @@ def _steps(name: str, stage: str) -> Iterator[None]:
             import_module(f"khaljit.{module}")
         yield
     for _ in range(TIMES):
-        kj.jit(_practice).source(stage, x, y, 1.0, target=name)
+        kj.jit(_practice).source(stage, *arguments, target=name)
         yield
     target(name).load_tools()
 
 
-def _practice(x: kj.Array1[kj.f32], y: kj.Array1[kj.f32], a: kj.f32) -> None:
+def _practice(x: kj.Array1[kj.f32], y: kj.Array1[kj.f32], z: kj.Array2[kj.f32], a: kj.f32) -> None:
     """Some of what most kernels are made of."""
     i = kj.global_id(0)
     if i < y.size:
         total, weight = 0.0, 0.0
-        for j in range(x.size):
+        for j in range(z.shape[1]):
             difference = x[j] - x[i]
-            inverse = 1.0 / kj.sqrt(difference * difference + 0.01)
+            inverse = a / kj.sqrt(difference * difference + 0.01)
             weight += inverse
-            total += inverse * a
+            total += inverse * z[i, j]
         y[i] = total * y[i] + weight
         if total > weight:
             y[i] = weight
