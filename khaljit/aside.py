@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
+import _thread
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final, Generic, TypeVar, final
 
 __all__ = ["Aside"]
@@ -14,33 +13,48 @@ T = TypeVar("T")
 
 @final
 class Aside(Generic[T]):
-    """A call, made in a thread from `start` on, or by `result` where nobody started it."""
+    """A call, made in a thread from `start` on, or by `result` where nobody started it.
+
+    Objects of `threading` wait until their thread runs, and give it the interpreter: the longer
+    call would begin that much later.
+    """
 
     def __init__(self, call: Callable[[], T]) -> None:
         self._call: Final = call
-        self._done: list[T] = []
+        self._given: list[T] = []
         self._error: BaseException | None = None
-        self._thread: threading.Thread | None = None
+        self._running: _thread.LockType | None = None
 
     def start(self) -> None:
         """Begin, if that has not been done."""
-        if self._thread is None:
-            thread = threading.Thread(target=self._run, name="khaljit aside", daemon=True)
-            with suppress(RuntimeError):  # there are no more threads to be had
-                thread.start()
-                self._thread = thread
+        if self._running is not None:
+            return
+        running = _thread.allocate_lock()
+        running.acquire()
+        try:
+            _thread.start_new_thread(self._run, (running,))
+        except RuntimeError:  # there are no more threads to be had
+            return
+        self._running = running
+
+    def is_done(self) -> bool:
+        """Whether `result` would not wait."""
+        return self._running is None or not self._running.locked()
 
     def result(self) -> T:
         """What the call gives, or raises."""
-        if self._thread is None:
+        if self._running is None:
             return self._call()
-        self._thread.join()
+        with self._running:
+            pass
         if self._error is not None:
             raise self._error
-        return self._done[0]
+        return self._given[0]
 
-    def _run(self) -> None:
+    def _run(self, running: _thread.LockType) -> None:
         try:
-            self._done.append(self._call())
+            self._given.append(self._call())
         except BaseException as error:  # for `result` to raise
             self._error = error
+        finally:
+            running.release()

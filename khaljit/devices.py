@@ -26,7 +26,7 @@ def _cuda(number: int | None) -> Device:
     from khaljit.backends.cuda.device import CudaDevice
     from khaljit.rehearsal import rehearsing
 
-    return CudaDevice(number or 0, meanwhile=rehearsing("cuda:sm_90", "ptx"))
+    return CudaDevice(number or 0, wait=lambda call: rehearsing(call, "cuda:sm_90", "ptx"))
 
 
 def _interpreter(number: int | None) -> Device:

@@ -2,28 +2,32 @@
 
 Python runs code several times as slowly the first time in a process as later, and most of a first
 launch is such code. Opening a GPU is waiting for its driver, which leaves the interpreter alone, so
-meanwhile a thread launches a kernel that nobody asked for, on a device that runs nothing, and
-fetches the rewritten code of the program's own kernels. Where one of these was not kept, it is
-new, and will be compiled: then that is practised too. All ends when the device is there.
+meanwhile a kernel is launched that nobody asked for, on a device that runs nothing, and the
+rewritten code of the program's own kernels is fetched. Where one of these was not kept, it is new,
+and will be compiled: then that is practised too. All ends when the device is there.
+
+It is the driver's call that has a thread: this one's processor is the one that has to know the way.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib import import_module
-from typing import Final
+from typing import Final, TypeVar
 
 import khaljit as kj
 from khaljit import compiler
+from khaljit.aside import Aside
 from khaljit.backends.null import NullDevice
 from khaljit.devices import target
 from khaljit.jit import recent
 from khaljit.logs import log
 
 __all__ = ["rehearse", "rehearsing"]
+
+T = TypeVar("T")
 
 TIMES: Final = 3  # a fourth makes little difference
 
@@ -39,26 +43,15 @@ _COMPILING: Final = (
 )
 
 
-@contextmanager
-def rehearsing(name: str, stage: str) -> Iterator[None]:
-    """Rehearse in a thread while the block waits for a driver; see `rehearse`."""
-    over = threading.Event()
-    thread = threading.Thread(
-        target=_quietly, args=(name, stage, over.is_set), name="khaljit rehearsal", daemon=True
-    )
-    thread.start()
+def rehearsing(call: Callable[[], T], name: str, stage: str) -> T:
+    """What a call of a driver's gives; rehearses while it is waited for. See `rehearse`."""
+    aside = Aside(call)
+    aside.start()
     try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
-def _quietly(name: str, stage: str, is_over: Callable[[], bool]) -> None:
-    try:
-        rehearse(name, stage, is_over)
+        rehearse(name, stage, aside.is_done)
     except Exception as error:  # whose kernel it matters for is told then
         log("compile", f"the rehearsal for {name} failed: {error}")
+    return aside.result()
 
 
 def rehearse(name: str, stage: str, is_over: Callable[[], bool] = lambda: False) -> None:

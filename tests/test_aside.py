@@ -30,10 +30,20 @@ def _here() -> int:
 
 
 def test_a_call_that_was_started_is_made_in_another_thread() -> None:
-    aside = Aside(_here)
+    go = threading.Event()
+
+    def waits() -> int:
+        assert go.wait(60)
+        return _here()
+
+    aside = Aside(waits)
+    assert aside.is_done()
     aside.start()
     aside.start()
+    assert not aside.is_done()
+    go.set()
     assert aside.result() != _here()
+    assert aside.is_done()
     assert Aside(_here).result() == _here()
 
 
@@ -53,10 +63,10 @@ def test_what_a_call_raises_is_raised_where_its_result_is_asked_for(started: boo
 def test_where_no_thread_is_to_be_had_the_call_is_made_by_who_asks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def none(thread: threading.Thread) -> None:
+    def none(*_: object) -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(threading.Thread, "start", none)
+    monkeypatch.setattr("_thread.start_new_thread", none)
     aside = Aside(_here)
     aside.start()
     assert aside.result() == _here()

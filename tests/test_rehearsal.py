@@ -44,22 +44,26 @@ def _square(x: kj.Array1[kj.f32]) -> None:
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     """A driver that takes as long for a context as the rehearsal does."""
-    found = FakeDriver()
+    found, over = FakeDriver(), threading.Event()
+    steps = rehearsal._steps
+
+    def to_the_end(name: str, stage: str) -> Iterator[None]:
+        try:
+            yield from steps(name, stage)
+        finally:
+            over.set()
+
+    monkeypatch.setattr(rehearsal, "_steps", to_the_end)
     retain = found.cuDevicePrimaryCtxRetain
 
     def waits(*args: Any) -> Any:
-        for thread in _rehearsals():
-            thread.join()
+        assert over.wait(60)
         return retain(*args)
 
     monkeypatch.setattr(found, "cuDevicePrimaryCtxRetain", waits)
     monkeypatch.setattr(driver, "library", lambda: found)
     monkeypatch.setattr(import_module("khaljit.devices"), "_OPEN", {})
     return found
-
-
-def _rehearsals() -> list[threading.Thread]:
-    return [one for one in threading.enumerate() if one.name == "khaljit rehearsal"]
 
 
 @pytest.mark.usefixtures("fake")
@@ -72,7 +76,6 @@ def test_opening_a_gpu_practises_and_neither_compiles_nor_looks_anything_up(
     counts, info = dict(compiler.COUNTS), kj.cache_info()
     kj.device("cuda")
     assert launched.count("launched") >= rehearsal.TIMES
-    assert not _rehearsals()
     assert dict(compiler.COUNTS) == counts
     after = kj.cache_info()
     assert (after.hits, after.misses, after.entries) == (info.hits, info.misses, info.entries)
@@ -131,13 +134,23 @@ def test_a_rehearsal_ends_when_it_is_over(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_rehearsal_that_fails_is_told_in_the_log_alone(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(name: str, stage: str, is_over: object) -> None:
-        raise RuntimeError(f"not for {name}")
+    def practice(x: Any, y: Any, z: Any, a: Any) -> None:
+        raise RuntimeError("not this one")
 
-    monkeypatch.setattr(rehearsal, "rehearse", fails)
+    monkeypatch.setattr(rehearsal, "_practice", practice)
     monkeypatch.setenv("KHALJIT_LOG", "compile")
-    kj.device("cuda")
-    assert "the rehearsal for cuda:sm_90 failed: not for cuda:sm_90" in capsys.readouterr().err
+    assert kj.device("cuda").kind == "cuda"
+    assert "the rehearsal for cuda:sm_90 failed: not this one" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("fake")
+def test_what_the_driver_says_meanwhile_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(number: int) -> None:
+        raise kj.DeviceError(f"no context for GPU {number}")
+
+    monkeypatch.setattr("khaljit.backends.cuda.device.Context", fails)
+    with pytest.raises(kj.DeviceError, match="no context for GPU 0"):
+        kj.device("cuda")
 
 
 def test_where_no_driver_is_nothing_is_rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,8 +13,8 @@ import os
 import sys
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar, Final, final
 
 import numpy as np
@@ -50,7 +50,6 @@ BLOCKS_PER_MULTIPROCESSOR: Final = 16  # of a launch whose grid the GPU reads
 _WORD: Final = 8  # bytes that memory is allotted in
 NOT_READY: Final = "CUDA_ERROR_NOT_READY"
 OUT_OF_MEMORY: Final = "CUDA_ERROR_OUT_OF_MEMORY"
-_NOTHING: Final = nullcontext()
 
 
 @final
@@ -59,14 +58,17 @@ class CudaDevice(MemoryDevice):
 
     Args:
         number: which, as the driver counts them.
-        meanwhile: what is done while the driver takes its time.
+        wait: makes the call that the driver takes its time for, and gives what that gives.
     """
 
     kind: ClassVar[str] = "cuda"
     __slots__ = ("dead", "timing")  # what native launches look at first; the rest is in a dict
 
     def __init__(
-        self, number: int = 0, *, meanwhile: AbstractContextManager[None] = _NOTHING
+        self,
+        number: int = 0,
+        *,
+        wait: Callable[[Callable[[], Context]], Context] = lambda call: call(),
     ) -> None:
         found = driver.count()
         if number >= found:
@@ -78,8 +80,7 @@ class CudaDevice(MemoryDevice):
         self._process: Final = os.getpid()
         self.dead: DeviceError | None = None
         self._library: Final = driver.library()  # at hand for what is freed last of all
-        with meanwhile:
-            self.context: Final = Context(number)
+        self.context: Final[Context] = wait(lambda: Context(number))
         self.context.enter()
         major = self.context.attribute("COMPUTE_CAPABILITY_MAJOR")
         minor = self.context.attribute("COMPUTE_CAPABILITY_MINOR")
