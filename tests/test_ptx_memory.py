@@ -291,6 +291,27 @@ def test_threads_take_several_elements_where_accesses_are_wide_then(
             assert (got == want).all(), (count, size, other)
 
 
+@pytest.mark.parametrize(
+    ("dtype", "steps", "elements"), [(f32, 80, 4), (f32, 200, 1), (f64, 20, 2), (f64, 80, 1)]
+)
+def test_threads_take_one_element_where_much_is_computed(
+    dtype: DType, steps: int, elements: int
+) -> None:
+    def poly(x: Any, y: Any) -> None:
+        i = kj.global_id(0)
+        if i < x.size:
+            value = x[i]
+            for k in kj.unroll(range(steps)):  # two operations each, with contraction one
+                value = value * x[i] + float(k)
+            y[i] = value
+
+    arguments: list[tuple[str, Argument]] = [
+        (name, argument(dtype, aligned=True)) for name in ("x", "y")
+    ]
+    options = Options(contract=False)
+    assert emit(recorded(poly, arguments, options=options)).item == (elements, 1, 1)
+
+
 def test_threads_take_one_element_where_more_would_not_widen_anything() -> None:
     def shifted(x: Any, y: Any) -> None:
         i = kj.global_id(0)
