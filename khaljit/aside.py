@@ -37,9 +37,14 @@ class Aside(Generic[T]):
             return
         self._running = running
 
-    def is_done(self) -> bool:
-        """Whether `result` would not wait."""
-        return self._running is None or not self._running.locked()
+    def is_done(self, seconds: float = 0.0) -> bool:
+        """Whether `result` would not wait, now or within some seconds."""
+        if self._running is None:
+            return True
+        done = self._running.acquire(timeout=seconds)
+        if done:
+            self._running.release()
+        return done
 
     def result(self) -> T:
         """What the call gives, or raises."""

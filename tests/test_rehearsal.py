@@ -117,6 +117,18 @@ def test_what_cannot_be_rewritten_is_told_by_its_launch() -> None:
         wrong.trace("f32[:]")
 
 
+def test_who_waits_for_the_driver_stays_ready(monkeypatch: pytest.MonkeyPatch) -> None:
+    launched = threading.Semaphore(0)
+    monkeypatch.setattr(rehearsal, "_launch", lambda arguments: launched.release())
+    monkeypatch.setattr(rehearsal, "_steps", lambda name, stage: iter(()))
+
+    def driver_call() -> str:
+        assert all(launched.acquire(timeout=60) for _ in range(5))
+        return "context"
+
+    assert rehearsal.rehearsing(driver_call, "cuda:sm_90", "ptx") == "context"
+
+
 def test_a_rehearsal_ends_when_it_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
     done: list[int] = []
 
