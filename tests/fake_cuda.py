@@ -333,6 +333,13 @@ class FakeDriver:
         self._pieces[address] = bytearray(b"\xcd" * size)
         return 0, address
 
+    def cuMemsetD32Async(self, address: int, value: int, count: int, handle: int) -> Any:
+        def fill() -> None:
+            self.piece(address, 4 * count)[:] = value.to_bytes(4, "little") * count
+
+        self.later(handle, fill)
+        return (0,)
+
     def cuMemFreeAsync(self, address: int, handle: int) -> Any:
         def free() -> None:
             del self._pieces[address]

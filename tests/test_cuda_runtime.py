@@ -245,6 +245,17 @@ def test_what_is_kept_of_pinned_memory_is_bounded(gpu: CudaDevice) -> None:
     assert [size_class(n) for n in (1, 256, 257, 4096)] == [256, 256, 512, 4096]
 
 
+@pytest.mark.parametrize("nbytes", [1, 2, 3, 4, 6, 7, 9, 12, 16, 21])
+def test_what_atomics_read_behind_small_elements_is_set(
+    gpu: CudaDevice, fake: FakeDriver, nbytes: int
+) -> None:
+    memory = gpu.allocate(nbytes)
+    gpu.synchronize()
+    assert memory.nbytes == -(-nbytes // 8) * 8
+    word = -(-nbytes // 4) * 4  # with the last element
+    assert not any(fake.piece(memory.address, memory.nbytes)[nbytes:word])
+
+
 def test_memory_is_counted(gpu: CudaDevice, fake: FakeDriver) -> None:
     before = gpu.memory_info()
     x = gpu.empty(1 << 20, kj.u8)

@@ -48,6 +48,7 @@ DIRECT: Final = 64 << 20  # bytes from which a blocking read goes straight to it
 RECENT: Final = 4  # kernels that an error names
 BLOCKS_PER_MULTIPROCESSOR: Final = 16  # of a launch whose grid the GPU reads
 _WORD: Final = 8  # bytes that memory is allotted in
+_SWAPPED: Final = 4  # bytes of the smallest word that atomics swap
 NOT_READY: Final = "CUDA_ERROR_NOT_READY"
 OUT_OF_MEMORY: Final = "CUDA_ERROR_OUT_OF_MEMORY"
 
@@ -202,7 +203,8 @@ class CudaDevice(MemoryDevice):
     def allocate(self, nbytes: int) -> Memory:
         """Memory of the pool, in the order of the stream.
 
-        Whole words of 8 bytes: atomics on small elements swap the word that they are in.
+        Whole words of 8 bytes: atomics on small elements swap the word that they are in. What is
+        behind the last of them is therefore read, and set.
         """
         self.enter()
         size, stream = -(-max(nbytes, 1) // _WORD) * _WORD, self.current()
@@ -213,6 +215,8 @@ class CudaDevice(MemoryDevice):
             if error.code != OUT_OF_MEMORY:
                 raise
             address = self._allocate_again(size, stream)
+        if nbytes % _SWAPPED:
+            self.call("cuMemsetD32Async", int(address) + size - _WORD, 0, 2, stream.handle)
         return Memory(int(address), size, stream, device=self)
 
     def _allocate_again(self, size: int, stream: Stream) -> Any:
