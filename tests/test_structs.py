@@ -522,7 +522,7 @@ def test_structs_are_chosen_printed_and_stored_from_lists(
             print(a[2])
 
     cells = [make_cell(k, -k, (k,) * 5) for k in range(3)]
-    a, out = device.array(cells, Cell), device.empty(3, Cell)
+    a, out = device.array(cells, Cell), device.zeros(3, Cell)
     kernel[3](a, out)
     assert out.numpy()["kind"].tolist() == [2, 1, 2]
     assert (out.numpy()["bins"] == np.array([2, 1, 2])[:, None]).all()
